@@ -1,0 +1,238 @@
+//! To the front desk: all that comes in over HTTP or from the worker in this process. It passes each on to
+//! the one actor that can answer; the answer goes straight back through the [`Reply`].
+
+use std::sync::Arc;
+
+use actix::Message;
+
+use super::Reply;
+use crate::contract::ids::{JobId, WorkerId};
+use crate::contract::job::JobState;
+use crate::contract::protocol::{
+    AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, RegisterAnswer, RegisterRequest,
+    ReportAnswer, ReportRequest, ResumeAnswer, ResumeRequest,
+};
+use crate::contract::spec::JobSpec;
+use crate::contract::worker::Worker;
+use crate::domain::change::{JobRecord, UsedKey};
+
+/// A keyed call's outcome (SPEC section 3, `Idempotency-Key`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Keyed<T> {
+    /// Done now, and on disk.
+    Done(T),
+    /// The key was used before: the store holds the first answer (and the body it belongs to).
+    Repeat,
+}
+
+/// A validated job: its record, its parsed spec.
+#[derive(Debug, Clone)]
+pub struct NewJob {
+    /// What will be stored.
+    pub record: Box<JobRecord>,
+    /// The same spec, parsed.
+    pub spec: Arc<JobSpec>,
+}
+
+/// Accept these jobs, all or none. Answered when they are on disk.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SubmitJobs {
+    /// In the order of the request.
+    pub jobs: Vec<NewJob>,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// Answered once durable.
+    pub reply: Reply<Result<Keyed<()>, SubmitRefusal>>,
+}
+
+/// Why jobs are not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitRefusal {
+    /// Less than `min_free_bytes` is left.
+    #[error("the disk is nearly full")]
+    StorageFull,
+    /// The daemon is leaving: on-demand daemons hand over, `down` stops.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+/// Stop this job: at once if it has not started, else with its grace.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct CancelJob {
+    /// Which.
+    pub job_id: JobId,
+    /// Without grace.
+    pub now: bool,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// `Done(true)` = this call changed something, `Done(false)` = it had ended or was being cancelled already.
+    /// Answered when the store shows it; a job the supervisor does not hold has ended or never was.
+    pub reply: Reply<Keyed<bool>>,
+}
+
+/// Remove an ended job and all that belongs to it.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct PurgeJob {
+    /// Which; the edge has checked that it exists.
+    pub job_id: JobId,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// `Err` = it has not ended.
+    pub reply: Reply<Result<Keyed<()>, JobNotEnded>>,
+}
+
+/// A purge of a live job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the job is {state:?}")]
+pub struct JobNotEnded {
+    /// Where it stands.
+    pub state: JobState,
+}
+
+/// What a watcher of a job waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Its end.
+    Ended,
+    /// An event after this number, or its end.
+    EventAfter(u64),
+}
+
+/// Park until something of a job is on disk. A job that is not live answers at once: the store knows the rest.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct WatchJob {
+    /// Which.
+    pub job_id: JobId,
+    /// What for.
+    pub until: Until,
+    /// Answered when it is so; dropped by the asker when it no longer cares.
+    pub reply: Reply<()>,
+}
+
+/// Why is this job not placed yet?
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ExplainQueue {
+    /// Which.
+    pub job_id: JobId,
+    /// One line, grouped per worker; `None` when it does not wait.
+    pub reply: Reply<Option<String>>,
+}
+
+/// How much is queued and running: for `/v1/server`, the metrics and the idle exit.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct CountJobs {
+    /// Answered at once.
+    pub reply: Reply<JobCounts>,
+}
+
+/// Live jobs by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JobCounts {
+    /// Wait for a place.
+    pub queued: usize,
+    /// Placed, not started.
+    pub scheduled: usize,
+    /// Started.
+    pub running: usize,
+}
+
+/// A worker introduces itself.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RegisterWorker {
+    /// What it says.
+    pub request: RegisterRequest,
+    /// Whether it needs a session token (not over the in-process channel).
+    pub with_token: bool,
+    /// Answered once durable.
+    pub reply: Reply<RegisterAnswer>,
+}
+
+/// Why a worker's call is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerRefusal {
+    /// No such worker, or its session is over.
+    #[error("the session is over")]
+    Revoked,
+    /// A newer incarnation has taken over.
+    #[error("a newer incarnation has taken over")]
+    Superseded,
+    /// Another machine uses this identity and still heartbeats.
+    #[error("another live machine uses this identity")]
+    IdentityInUse,
+}
+
+macro_rules! worker_call {
+    ($(#[$doc:meta])* $name:ident, $request:ty, $answer:ty) => {
+        $(#[$doc])*
+        #[derive(Debug, Message)]
+        #[rtype(result = "()")]
+        pub struct $name {
+            /// Who, by its session.
+            pub worker_id: WorkerId,
+            /// What it says.
+            pub request: $request,
+            /// Answered as the protocol says.
+            pub reply: Reply<Result<$answer, WorkerRefusal>>,
+        }
+    };
+}
+
+worker_call!(
+    /// A restarted agent takes its session up again.
+    ResumeWorker, ResumeRequest, ResumeAnswer
+);
+worker_call!(
+    /// A worker is alive and holds these tasks.
+    Heartbeat, HeartbeatRequest, HeartbeatAnswer
+);
+worker_call!(
+    /// A worker wants tasks; parked while there are none.
+    Acquire, AcquireRequest, AcquireAnswer
+);
+worker_call!(
+    /// A worker reports; answered once durable.
+    ReportTasks, ReportRequest, ReportAnswer
+);
+
+/// A worker leaves for good.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct DeregisterWorker {
+    /// Who.
+    pub worker_id: WorkerId,
+    /// Answered once durable.
+    pub reply: Reply<Result<(), WorkerRefusal>>,
+}
+
+/// Who is there?
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ListWorkers {
+    /// All known workers, newest first.
+    pub reply: Reply<Vec<Worker>>,
+}
+
+/// The daemon is about to stop: accept nothing new. `cancel_running` is `down` without `--keep`.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct PrepareStop {
+    /// Cancel what runs; queued jobs stay queued.
+    pub cancel_running: bool,
+    /// Answered when nothing runs any more (or at once with `cancel_running: false`).
+    pub reply: Reply<()>,
+}
+
+/// Free space fell below, or rose above, `min_free_bytes`.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct StorageLevel {
+    /// Whether submissions must be refused.
+    pub full: bool,
+}

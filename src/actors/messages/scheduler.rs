@@ -1,0 +1,111 @@
+//! To the scheduler.
+
+use std::sync::Arc;
+
+use actix::Message;
+
+use crate::contract::ids::{Epoch, JobId, WorkerId};
+use crate::contract::quantity::Timestamp;
+use crate::contract::spec::{Resources, Target};
+use crate::contract::worker::{Capabilities, WorkerKind};
+
+/// What a job asks of a machine: jobs of one shape are interchangeable to the scheduler.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Resources.
+    pub resources: Resources,
+    /// Where it may run.
+    pub target: Target,
+}
+
+/// A job waits for a place.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct JobQueued {
+    /// The job.
+    pub job_id: JobId,
+    /// Its epoch now.
+    pub epoch: Epoch,
+    /// Higher goes first.
+    pub priority: i32,
+    /// Earlier goes first.
+    pub submitted_at: Timestamp,
+    /// What it asks for.
+    pub shape: Arc<Shape>,
+    /// A worker to keep away from if another would do.
+    pub avoid: Option<WorkerId>,
+}
+
+/// A job no longer waits (cancelled, timed out).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct JobUnqueued {
+    /// The job.
+    pub job_id: JobId,
+}
+
+/// A proposal holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct PlacementAccepted {
+    /// The job.
+    pub job_id: JobId,
+    /// Where.
+    pub worker_id: WorkerId,
+}
+
+/// A proposal is void; its reservation goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct PlacementRefused {
+    /// The job.
+    pub job_id: JobId,
+    /// Where it would have gone.
+    pub worker_id: WorkerId,
+    /// Whether the job waits no more and must not be proposed again.
+    pub gone: bool,
+}
+
+/// A task's resources are free again.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct CapacityFreed {
+    /// Where.
+    pub worker_id: WorkerId,
+    /// How much: the resources the task was placed with.
+    pub shape: Arc<Shape>,
+}
+
+/// After a restart: a task already sits on a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct CapacityTaken {
+    /// Where.
+    pub worker_id: WorkerId,
+    /// How much.
+    pub shape: Arc<Shape>,
+}
+
+/// A worker can take tasks.
+#[derive(Debug, Clone, PartialEq, Message)]
+#[rtype(result = "()")]
+pub struct WorkerUp {
+    /// Who.
+    pub worker_id: WorkerId,
+    /// Its name.
+    pub name: String,
+    /// How it reaches the server.
+    pub kind: WorkerKind,
+    /// This start of it.
+    pub incarnation: u64,
+    /// What it has.
+    pub capabilities: Capabilities,
+}
+
+/// A worker takes no tasks for now; what it holds stays reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct WorkerDown {
+    /// Who.
+    pub worker_id: WorkerId,
+}

@@ -1,0 +1,32 @@
+//! The one place that reads the wall clock and makes ids.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use uuid::Uuid;
+
+use crate::contract::ids::{JobId, TaskId, WorkerId};
+use crate::contract::quantity::Timestamp;
+
+/// The wall clock, in microseconds.
+pub fn now() -> Timestamp {
+    let micros = match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(span) => i64::try_from(span.as_micros()).unwrap_or(i64::MAX),
+        Err(_) => 0,
+    };
+    Timestamp::from_micros(micros)
+}
+
+/// A new job id, later than every one this process made before.
+pub fn job_id() -> JobId {
+    JobId::from_u128(Uuid::now_v7().as_u128())
+}
+
+/// A new task id.
+pub fn task_id() -> TaskId {
+    TaskId::from_u128(Uuid::now_v7().as_u128())
+}
+
+/// A new worker id.
+pub fn worker_id() -> WorkerId {
+    WorkerId::from_u128(Uuid::now_v7().as_u128())
+}

@@ -1,0 +1,15 @@
+//! Floor 1: the wire types. What clients, workers and the server say to each other, and nothing else:
+//! no I/O, no clock, no decisions.
+
+pub mod artifact;
+pub mod end;
+pub mod error_code;
+pub mod event;
+pub mod ids;
+pub mod job;
+pub mod log;
+pub mod problem;
+pub mod protocol;
+pub mod quantity;
+pub mod spec;
+pub mod worker;

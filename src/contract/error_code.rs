@@ -1,0 +1,71 @@
+//! The one table of error codes: word, HTTP status, whether a repeat may succeed, one sentence.
+//! `docs/ERRORS.md` is printed from it.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! error_codes {
+    ($($name:ident $word:literal $status:literal $retryable:literal $sentence:literal),* $(,)?) => {
+        /// What went wrong, for programs.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum ErrorCode {
+            $(#[doc = $sentence] #[serde(rename = $word)] $name,)*
+        }
+
+        impl ErrorCode {
+            /// All of them, by status.
+            pub const ALL: &'static [ErrorCode] = &[$(ErrorCode::$name),*];
+
+            /// The word on the wire.
+            pub const fn word(self) -> &'static str {
+                match self { $(ErrorCode::$name => $word),* }
+            }
+
+            /// The HTTP status that goes with it.
+            pub const fn status(self) -> u16 {
+                match self { $(ErrorCode::$name => $status),* }
+            }
+
+            /// Whether the same call may succeed later.
+            pub const fn retryable(self) -> bool {
+                match self { $(ErrorCode::$name => $retryable),* }
+            }
+
+            /// One sentence for people.
+            pub const fn sentence(self) -> &'static str {
+                match self { $(ErrorCode::$name => $sentence),* }
+            }
+        }
+    };
+}
+
+error_codes! {
+    BadRequest "bad_request" 400 false "The request cannot be read.",
+    BadJson "bad_json" 400 false "The body is not valid JSON.",
+    BadHost "bad_host" 400 false "The Host header does not name this server.",
+    Unauthenticated "unauthenticated" 401 false "A valid token is needed.",
+    SessionRevoked "session_revoked" 401 false "The worker's session was revoked.",
+    Forbidden "forbidden" 403 false "This credential may not do that.",
+    NotFound "not_found" 404 false "There is no such thing, or it is not yours to see.",
+    MethodNotAllowed "method_not_allowed" 405 false "The path does not take this method.",
+    StaleEpoch "stale_epoch" 409 false "The message belongs to an earlier placement or contradicts the first answer.",
+    TaskEnded "task_ended" 409 false "The task has ended.",
+    JobNotEnded "job_not_ended" 409 false "The job has not ended.",
+    Superseded "superseded" 409 false "A newer incarnation of this worker has taken over.",
+    IdentityInUse "identity_in_use" 409 false "Another live machine uses this worker identity.",
+    UploadGap "upload_gap" 409 true "The part does not begin where the upload stands.",
+    BodyTooLarge "body_too_large" 413 false "The body is larger than allowed.",
+    ArtifactTooLarge "artifact_too_large" 413 false "The artifact is larger than `max_artifact_bytes`.",
+    UnsupportedMediaType "unsupported_media_type" 415 false "The content type is not the one this call takes.",
+    RangeNotSatisfiable "range_not_satisfiable" 416 false "The range lies outside the artifact.",
+    InvalidSpec "invalid_spec" 422 false "The spec has faults.",
+    InvalidRequest "invalid_request" 422 false "The request has faults.",
+    NotSupported "not_supported" 422 false "This build does not have that yet.",
+    DigestMismatch "digest_mismatch" 422 false "The bytes do not have the digest they were sent under.",
+    IdempotencyKeyReused "idempotency_key_reused" 422 false "The key was used with another body.",
+    ProtocolVersion "protocol_version" 426 false "The server does not speak this protocol version.",
+    RateLimited "rate_limited" 429 true "Too many failed log-ins from this address.",
+    Internal "internal" 500 true "A fault in GPUlayer.",
+    NotReady "not_ready" 503 true "The daemon is starting or stopping.",
+    StorageFull "storage_full" 503 true "The disk is nearly full; finishes and cancels go on.",
+    Overloaded "overloaded" 503 true "Too much is waiting; try again shortly.",
+}

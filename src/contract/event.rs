@@ -1,0 +1,67 @@
+//! Events: what happened to a job, append-only, numbered `seq` from 1 per job and `position` server-wide.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{JobId, TaskId};
+use super::quantity::Timestamp;
+
+macro_rules! event_types {
+    ($($name:ident $word:literal $doc:literal),* $(,)?) => {
+        /// What an event reports. A closed list.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum EventType {
+            $(#[doc = $doc] #[serde(rename = $word)] $name,)*
+        }
+
+        impl EventType {
+            /// All of them.
+            pub const ALL: &'static [EventType] = &[$(EventType::$name),*];
+
+            /// The word on the wire.
+            pub const fn word(self) -> &'static str {
+                match self { $(EventType::$name => $word),* }
+            }
+
+            /// Reads the word; `None` for one this build does not know.
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|kind| kind.word() == word)
+            }
+        }
+    };
+}
+
+event_types! {
+    JobQueued "job_queued" "Accepted, or put back into the queue; `data.cause` says why.",
+    JobScheduled "job_scheduled" "Has a place; `data` names worker, epoch and attempt.",
+    JobRunning "job_running" "Its task started.",
+    JobCancelRequested "job_cancel_requested" "Somebody asked a running job to stop.",
+    JobUnreachable "job_unreachable" "Its worker stopped answering and the job waits for it.",
+    JobReachable "job_reachable" "Its worker answered again.",
+    JobEnded "job_ended" "Ended; `data.end` says how.",
+    TaskPhase "task_phase" "A phase of the task: staging, environment, executing, finishing.",
+    TaskDeclined "task_declined" "The worker did not take the task; `data.detail` says why.",
+    TaskNotStarted "task_not_started" "The worker did not start the task in time.",
+    TaskLost "task_lost" "The lease ran out or the machine restarted.",
+    TaskEnded "task_ended" "The task ended; `data.end` says how.",
+    StaleFinish "stale_finish" "A result of a lost task arrived late and was not published.",
+}
+
+/// One event as a client reads it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Numbered from 1 per job.
+    pub seq: u64,
+    /// Numbered server-wide.
+    pub position: u64,
+    /// When the server recorded it.
+    pub time: Timestamp,
+    /// What happened.
+    #[serde(rename = "type")]
+    pub kind: EventType,
+    /// The job.
+    pub job_id: JobId,
+    /// The task, when it concerns one.
+    pub task_id: Option<TaskId>,
+    /// Details by type.
+    pub data: serde_json::Value,
+}

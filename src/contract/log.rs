@@ -1,0 +1,46 @@
+//! Log lines: of the program, in the order the worker saw them.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::TaskId;
+use super::quantity::Timestamp;
+
+/// Which pipe a line came through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// GPUlayer's own remarks, such as elision marks.
+    System,
+}
+
+/// One line as a client reads it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Numbered by the server from 1, per job.
+    pub seq: u64,
+    /// When the worker read it, on the worker's clock.
+    pub time: Timestamp,
+    /// The task that wrote it.
+    pub task_id: TaskId,
+    /// Rank in a gang; 0 otherwise.
+    pub rank: u32,
+    /// Which pipe.
+    pub stream: Stream,
+    /// Without its line end.
+    pub text: String,
+}
+
+/// One record as a worker sends it; numbered `n` from 1 per task by its place in the request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogRecord {
+    /// When the shim read it.
+    pub time: Timestamp,
+    /// Which pipe.
+    pub stream: Stream,
+    /// Without its line end.
+    pub text: String,
+}

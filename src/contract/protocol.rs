@@ -1,0 +1,314 @@
+//! Worker protocol 1: what a worker says and what it is answered. Every request carries
+//! `X-GpuLayer-Protocol: 1`; every task message carries the epoch it belongs to.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::artifact::{Digest, OutputFile, UndeclaredFile};
+use super::end::End;
+use super::error_code::ErrorCode;
+use super::ids::{Epoch, JobId, TaskId, WorkerId};
+use super::job::JobState;
+use super::log::LogRecord;
+use super::problem::Warning;
+use super::quantity::{Cpus, Seconds, Timestamp};
+use super::spec::JobSpec;
+use super::worker::{Capabilities, Phase, WorkerKind};
+
+/// The header that names the version.
+pub const PROTOCOL_HEADER: &str = "X-GpuLayer-Protocol";
+/// The version this build speaks.
+pub const PROTOCOL: u32 = 1;
+
+/// Tells a restart from a reboot from a clone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Of the machine's installation.
+    pub machine_id: String,
+    /// Of this boot of the machine.
+    pub boot_id: String,
+    /// Of this start of the agent; rises with every start.
+    pub incarnation: u64,
+}
+
+/// `POST /v1/workers/register`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RegisterRequest {
+    /// What people call it.
+    pub name: String,
+    /// Who it is.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// What it has.
+    pub capabilities: Capabilities,
+    /// How it reaches the server; the HTTP edge always records `remote`.
+    #[serde(default = "remote")]
+    pub kind: WorkerKind,
+}
+
+fn remote() -> WorkerKind {
+    WorkerKind::Remote
+}
+
+/// The answer: identity and credential (shown once, stored hashed), and the times to keep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RegisterAnswer {
+    /// Its id from now on.
+    pub worker_id: WorkerId,
+    /// `gls_…`; empty over the in-process channel.
+    pub session_token: String,
+    /// The times to keep.
+    #[serde(flatten)]
+    pub timing: Timing,
+}
+
+/// Times the server expects a worker to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Between heartbeats.
+    pub heartbeat_s: Seconds,
+    /// After which a silent task's lease runs out.
+    pub lease_ttl_s: Seconds,
+}
+
+/// A task a worker holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Held {
+    /// The task.
+    pub task_id: TaskId,
+    /// Its placement.
+    pub epoch: Epoch,
+    /// Where it stands; absent before the start was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+}
+
+/// `POST /v1/worker/resume`: a restarted agent takes its session up again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResumeRequest {
+    /// Which worker it was.
+    pub worker_id: WorkerId,
+    /// Who it is now.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// What it has now.
+    pub capabilities: Capabilities,
+    /// What it still holds.
+    pub tasks: Vec<Held>,
+}
+
+/// Orders that ride on every answer to a worker.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Orders {
+    /// Stop these with their grace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cancel_task_ids: Vec<TaskId>,
+    /// Kill these at once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kill_task_ids: Vec<TaskId>,
+    /// The session is over: kill everything and leave.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revoked: bool,
+}
+
+/// The answer to a resume.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResumeAnswer {
+    /// The times to keep.
+    #[serde(flatten)]
+    pub timing: Timing,
+    /// What to stop.
+    #[serde(flatten)]
+    pub orders: Orders,
+}
+
+/// `POST /v1/worker/heartbeat`: renews the leases of the tasks listed, and only those.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeartbeatRequest {
+    /// Rises; an older one is ignored.
+    pub seq: u64,
+    /// Of this start of the agent.
+    pub incarnation: u64,
+    /// What it holds.
+    pub tasks: Vec<Held>,
+    /// Load, memory, disk (later).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<serde_json::Value>,
+    /// Why it is unhealthy, when it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<String>,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeartbeatAnswer {
+    /// The server's clock, to measure the offset.
+    pub server_time: Timestamp,
+    /// What to stop.
+    #[serde(flatten)]
+    pub orders: Orders,
+}
+
+/// What is free on a worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Free {
+    /// Cores not granted.
+    pub cpus: Cpus,
+    /// Memory not granted, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// `POST /v1/worker/acquire`: long poll for assigned tasks not in `have`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AcquireRequest {
+    /// How long to park when there is nothing, ≤ 60.
+    pub wait_s: Seconds,
+    /// What is free there.
+    #[serde(default)]
+    pub free: Free,
+    /// At most so many.
+    pub max_tasks: u32,
+    /// What it has already.
+    #[serde(default)]
+    pub have: Vec<Held>,
+}
+
+/// The answer to an acquire.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AcquireAnswer {
+    /// Tasks to start.
+    pub assignments: Vec<Assignment>,
+    /// What to stop.
+    #[serde(flatten)]
+    pub orders: Orders,
+}
+
+/// A task for a worker, with all it needs to run it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// The task.
+    pub task_id: TaskId,
+    /// Its job.
+    pub job_id: JobId,
+    /// This placement.
+    pub epoch: Epoch,
+    /// The job's attempt.
+    pub attempt: u32,
+    /// What to run.
+    pub spec: Arc<JobSpec>,
+}
+
+/// One thing a worker reports of one task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReportItem {
+    /// The task.
+    pub task_id: TaskId,
+    /// The placement it belongs to.
+    pub epoch: Epoch,
+    /// What happened.
+    #[serde(flatten)]
+    pub report: Report,
+}
+
+/// What a worker reports.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Report {
+    /// Sent on receipt; nothing executes before its answer.
+    Start,
+    /// A phase of a started task began.
+    Phase {
+        /// Which one.
+        phase: Phase,
+    },
+    /// The worker does not take the task.
+    Decline {
+        /// Why.
+        detail: String,
+    },
+    /// The task's tree is gone and its log is acknowledged.
+    Finish(Box<Finish>),
+}
+
+/// How a task ended on its worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    /// Reason and facts as the worker saw them.
+    pub end: End,
+    /// Whether the exit came after the stop signal was sent.
+    #[serde(default)]
+    pub after_stop: bool,
+    /// Collected files, their bytes already uploaded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<OutputFile>,
+    /// Files no output declares, kept there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undeclared: Vec<UndeclaredFile>,
+    /// The whole log, when the stored lines differ from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_artifact: Option<Digest>,
+    /// Files that could not be collected, by name and reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
+}
+
+/// `POST /v1/worker/report`: the same in batches, each item judged alone, one commit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReportRequest {
+    /// In the order they happened.
+    pub items: Vec<ReportItem>,
+    /// Answer with new assignments too, without parking.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquire: Option<AcquireRequest>,
+}
+
+/// The answer to a report.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReportAnswer {
+    /// One per item, in order.
+    pub results: Vec<ReportResult>,
+    /// Tasks to start.
+    #[serde(default)]
+    pub assignments: Vec<Assignment>,
+    /// What to stop.
+    #[serde(flatten)]
+    pub orders: Orders,
+}
+
+/// How one reported item was judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub enum ReportResult {
+    /// Recorded, or an identical repeat of something recorded.
+    Ok {
+        /// The job's state afterwards.
+        job_state: JobState,
+    },
+    /// Not recorded: `stale_epoch` or `task_ended`.
+    Refused {
+        /// Which.
+        code: ErrorCode,
+    },
+}
+
+/// `POST /v1/worker/tasks/{id}/logs`: records `first_n`, `first_n + 1`, …
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogsRequest {
+    /// The placement.
+    pub epoch: Epoch,
+    /// Number of the first record; records of a task count from 1.
+    pub first_n: u64,
+    /// The records; those already known are dropped.
+    pub records: Vec<LogRecord>,
+}
+
+/// The answer once they are durable.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogsAnswer {
+    /// The number the next record must have.
+    pub next_n: u64,
+    /// What to stop.
+    #[serde(flatten)]
+    pub orders: Orders,
+}

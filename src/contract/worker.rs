@@ -1,0 +1,161 @@
+//! Workers and tasks, as the server and its clients see them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::end::End;
+use super::ids::{Epoch, JobId, TaskId, WorkerId};
+use super::quantity::{Cpus, Timestamp};
+
+/// A task's state (SPEC section 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// Placed; the worker has not started it.
+    Assigned,
+    /// Started.
+    Running,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly.
+    Failed,
+    /// Stopped, or preempted.
+    Cancelled,
+    /// Ran too long.
+    TimedOut,
+    /// Its lease ran out or its machine restarted.
+    Lost,
+    /// The worker did not take it.
+    Declined,
+}
+
+impl TaskState {
+    /// The word on the wire.
+    pub const fn word(self) -> &'static str {
+        match self {
+            TaskState::Assigned => "assigned",
+            TaskState::Running => "running",
+            TaskState::Succeeded => "succeeded",
+            TaskState::Failed => "failed",
+            TaskState::Cancelled => "cancelled",
+            TaskState::TimedOut => "timed_out",
+            TaskState::Lost => "lost",
+            TaskState::Declined => "declined",
+        }
+    }
+
+    /// Whether nothing follows.
+    pub const fn ended(self) -> bool {
+        !matches!(self, TaskState::Assigned | TaskState::Running)
+    }
+}
+
+/// Where a started task stands on its worker; reported as events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Source and inputs are brought in.
+    Staging,
+    /// The Python environment is built.
+    Environment,
+    /// The program runs; `timeout_s` counts.
+    Executing,
+    /// Outputs and the last log lines are sent.
+    Finishing,
+}
+
+/// One placement of a job, as the API shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// The job.
+    pub job_id: JobId,
+    /// The job's attempt it belongs to.
+    pub attempt: u32,
+    /// Fences late messages.
+    pub epoch: Epoch,
+    /// Rank in a gang; 0 otherwise.
+    pub rank: u32,
+    /// Where it was placed.
+    pub worker: WorkerId,
+    /// Where it stands.
+    pub state: TaskState,
+    /// When it was placed.
+    pub assigned_at: Timestamp,
+    /// When the worker started it.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// How it ended.
+    pub end: Option<End>,
+}
+
+/// How a worker reaches the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerKind {
+    /// Inside the daemon, on its host.
+    Local,
+    /// Joined from elsewhere.
+    Remote,
+}
+
+/// What a machine has to offer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// GPUlayer's version there.
+    pub version: String,
+    /// The machine's name.
+    pub hostname: String,
+    /// `linux`, `macos`.
+    pub os: String,
+    /// `x86_64`, `aarch64`.
+    pub arch: String,
+    /// Cores it offers.
+    pub cpus: Cpus,
+    /// Memory it offers, in bytes.
+    pub memory_bytes: u64,
+    /// Its labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// GPUs (later).
+    #[serde(default)]
+    pub gpus: Vec<serde_json::Value>,
+}
+
+/// A worker's state (SPEC section 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    /// Has no task.
+    Idle,
+    /// Has tasks.
+    Busy,
+    /// Takes no new ones.
+    Draining,
+    /// Something is wrong with it.
+    Unhealthy,
+    /// Does not answer.
+    Offline,
+}
+
+/// A worker as the API shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Worker {
+    /// Its id.
+    pub id: WorkerId,
+    /// Its name.
+    pub name: String,
+    /// How it reaches the server.
+    pub kind: WorkerKind,
+    /// Where it stands.
+    pub state: WorkerState,
+    /// What it has.
+    pub capabilities: Capabilities,
+    /// Tasks it holds.
+    pub tasks: Vec<TaskId>,
+    /// When the server last heard of it.
+    pub last_seen: Option<Timestamp>,
+}

@@ -1,0 +1,5 @@
+//! Floor 2: the decisions. Pure functions over plain data: no I/O, no clock, no actor; time comes in as an
+//! argument and what must be persisted or told goes out as data.
+
+pub mod change;
+pub mod spec;

@@ -1,0 +1,228 @@
+//! What a decision asks the store to persist. Rows are after-images: applying one twice leaves the same state,
+//! and of two changes to one row in one batch only the last needs to be written.
+
+use std::sync::Arc;
+
+use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
+use crate::contract::end::End;
+use crate::contract::event::Event;
+use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
+use crate::contract::job::JobState;
+use crate::contract::problem::Warning;
+use crate::contract::protocol::Identity;
+use crate::contract::quantity::Timestamp;
+use crate::contract::worker::{Capabilities, TaskState, WorkerKind};
+
+/// One durable step. A batch of them is one transaction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A job was accepted.
+    JobInserted(Box<JobRecord>, JobStanding),
+    /// A job moved, or something about it changed.
+    JobMoved(JobId, JobStanding),
+    /// A job's collected files, at its end.
+    JobResults(JobId, Arc<JobResults>),
+    /// An ended job and all that belongs to it goes.
+    JobPurged(JobId),
+    /// A placement.
+    TaskInserted(TaskRecord),
+    /// A task moved.
+    TaskMoved(TaskId, TaskStanding),
+    /// Something happened.
+    EventAppended(Box<Event>),
+    /// A client's key was used.
+    KeyUsed(Box<UsedKey>),
+    /// A worker registered, resumed or left.
+    WorkerRecorded(Box<WorkerRecord>),
+    /// A credential was made.
+    TokenRecorded(Box<TokenRecord>),
+}
+
+/// What never changes about a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobRecord {
+    /// Its id.
+    pub id: JobId,
+    /// Canonical spec as JSON.
+    pub spec: Arc<str>,
+    /// From the spec, for lists.
+    pub name: Option<String>,
+    /// From the spec, for lists.
+    pub project: String,
+    /// From the spec, as a JSON object.
+    pub labels: String,
+    /// From the spec, to queue it again after a restart.
+    pub priority: i32,
+    /// `Resources` and `target` as JSON, to queue it again after a restart without reading the spec.
+    pub shape: Arc<str>,
+    /// Name of the credential, or the local user.
+    pub submitted_by: String,
+    /// When it was accepted.
+    pub submitted_at: Timestamp,
+    /// The absolute time its queue timeout ends; `None` = never.
+    pub queue_deadline: Option<Timestamp>,
+    /// The job it repeats.
+    pub retry_of: Option<JobId>,
+    /// What was noticed at submission.
+    pub warnings: Vec<Warning>,
+    /// Artifacts the spec names: kept as long as the job is.
+    pub artifacts: Vec<Digest>,
+}
+
+/// What changes about a job; one row, written whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobStanding {
+    /// Where it stands.
+    pub state: JobState,
+    /// Rises at every requeue of a started job; from 1.
+    pub attempt: u32,
+    /// Counts placements; 0 before the first.
+    pub epoch: Epoch,
+    /// Last event number.
+    pub event_seq: u64,
+    /// Worker of the newest task.
+    pub worker: Option<WorkerId>,
+    /// When the newest task was placed.
+    pub scheduled_at: Option<Timestamp>,
+    /// When the first attempt started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// Since when its worker has not answered.
+    pub unreachable_since: Option<Timestamp>,
+    /// When somebody asked it to stop while it ran.
+    pub cancel_requested_at: Option<Timestamp>,
+    /// Not placed again before this time (retry backoff).
+    pub not_before: Option<Timestamp>,
+    /// How it ended.
+    pub end: Option<Box<End>>,
+}
+
+/// Files of an ended job.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JobResults {
+    /// Collected files.
+    pub outputs: Vec<OutputFile>,
+    /// Files no output declares.
+    pub undeclared: Vec<UndeclaredFile>,
+    /// The whole log, when the stored lines differ from it.
+    pub log_artifact: Option<Digest>,
+    /// What was noticed at the end.
+    pub warnings: Vec<Warning>,
+}
+
+/// What never changes about a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRecord {
+    /// Its id.
+    pub id: TaskId,
+    /// Its job.
+    pub job_id: JobId,
+    /// The job's attempt.
+    pub attempt: u32,
+    /// The placement.
+    pub epoch: Epoch,
+    /// Where.
+    pub worker: WorkerId,
+    /// When it was placed.
+    pub assigned_at: Timestamp,
+}
+
+/// What changes about a task; one row, written whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskStanding {
+    /// Where it stands.
+    pub state: TaskState,
+    /// When it started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// Why it has to stop; set once, the first wins.
+    pub stop_cause: Option<StopCause>,
+    /// How it ended.
+    pub end: Option<Box<End>>,
+    /// Whether its resources on the worker are still taken although the task has ended (SPEC section 5, `stale`).
+    pub stale: bool,
+}
+
+/// Why a started task has to stop. Durable, set once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopCause {
+    /// Somebody cancelled the job.
+    Cancel,
+    /// `timeout_s` and the preparation allowance passed (the server's own backstop).
+    Timeout,
+}
+
+impl StopCause {
+    /// The word kept in the database.
+    pub const fn word(self) -> &'static str {
+        match self {
+            StopCause::Cancel => "cancel",
+            StopCause::Timeout => "timeout",
+        }
+    }
+
+    /// Reads the word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [StopCause::Cancel, StopCause::Timeout].into_iter().find(|cause| cause.word() == word)
+    }
+}
+
+/// A client's idempotency key and the answer it got, kept 7 days.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedKey {
+    /// SHA-256 over credential, method, path and key.
+    pub scope: [u8; 32],
+    /// SHA-256 of the request body.
+    pub body: [u8; 32],
+    /// Status of the answer.
+    pub status: u16,
+    /// What the edge needs to give the same answer again (job ids as JSON).
+    pub answer: String,
+    /// When it was used.
+    pub used_at: Timestamp,
+}
+
+/// A worker as the store keeps it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerRecord {
+    /// Its id.
+    pub id: WorkerId,
+    /// Its name.
+    pub name: String,
+    /// How it reaches the server.
+    pub kind: WorkerKind,
+    /// Which start of which boot of which machine.
+    pub identity: Identity,
+    /// What it has.
+    pub capabilities: Capabilities,
+    /// SHA-256 of its session token; `None` for the in-process channel.
+    pub session_hash: Option<[u8; 32]>,
+    /// When it registered.
+    pub registered_at: Timestamp,
+    /// Whether its session was ended for good (deregistered or revoked).
+    pub gone: bool,
+}
+
+/// What a credential may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenKind {
+    /// `glc_…` with role `admin`.
+    AdminClient,
+    /// `glj_…`: can only register workers.
+    Join,
+}
+
+/// A credential as the store keeps it: never the token itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRecord {
+    /// SHA-256 of the token.
+    pub hash: [u8; 32],
+    /// What it may do.
+    pub kind: TokenKind,
+    /// What people call it; also `submitted_by` of its jobs.
+    pub name: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+}

@@ -1,0 +1,12 @@
+//! GPUlayer: a self-hosted layer that runs a command on any machine and GPU its owner can reach, and brings
+//! back logs, outputs and results. The floors, from the bottom up: `contract`, `domain`, the outside world
+//! (`store`, `journal`, `artifacts`, `process`, `client`, `clock`), `actors`, the edge (`http`, `cli`,
+//! `worker`), and the root (`daemon`, `config`, `telemetry`). Imports point down only.
+
+pub mod contract;
+pub mod domain;
+
+pub mod clock;
+pub mod journal;
+
+pub mod actors;
