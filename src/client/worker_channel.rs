@@ -1,0 +1,118 @@
+//! How a worker talks to its server: one trait, two ways (inside the daemon's process, over HTTP). All calls may
+//! be repeated: the server gives an identical repeat the first answer.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+use crate::contract::artifact::Digest;
+use crate::contract::ids::{TaskId, WorkerId};
+use crate::contract::problem::Problem;
+use crate::contract::protocol::{
+    AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest,
+    RegisterAnswer, RegisterRequest, ReportAnswer, ReportRequest, ResumeAnswer, ResumeRequest,
+};
+
+/// The answer to one call, on its way. Boxed so that the trait can be used as an object.
+pub type Calling<'a, T> = Pin<Box<dyn Future<Output = Result<T, ChannelError>> + Send + 'a>>;
+
+/// Who is speaking: set once after `register`, or from the worker's own file before `resume`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The worker.
+    pub worker_id: WorkerId,
+    /// `gls_…`; empty over the in-process channel.
+    pub token: String,
+}
+
+/// Why a call brought no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The server answered and said no; the same call will not succeed (unless the problem says `retryable`).
+    #[error("the server refused: {}", .0.detail)]
+    Refused(Box<Problem>),
+    /// No answer came; the call may or may not have been carried out. Repeat it.
+    #[error("the server cannot be reached for {call}")]
+    Unreachable {
+        /// Which call.
+        call: &'static str,
+        /// What went wrong underneath.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The worker's session is over.
+    #[error("the session is over: {0}")]
+    SessionOver(SessionEnd),
+    /// A file on this side could not be read or written.
+    #[error("{}: cannot be {act}", .path.display())]
+    LocalFile {
+        /// The file.
+        path: PathBuf,
+        /// `read` or `written`.
+        act: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl ChannelError {
+    /// Whether the same call may succeed later.
+    pub fn may_repeat(&self) -> bool {
+        match self {
+            Self::Refused(problem) => problem.retryable,
+            Self::Unreachable { .. } => true,
+            Self::SessionOver(_) | Self::LocalFile { .. } => false,
+        }
+    }
+}
+
+/// How a session ended, which decides what becomes of the running tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SessionEnd {
+    /// Revoked, or unknown to the server: kill everything and leave.
+    #[error("it was revoked")]
+    Revoked,
+    /// A newer start of this worker has taken over, tasks included: leave without touching them.
+    #[error("a newer start of this worker has taken over")]
+    Superseded,
+    /// Another live machine uses this identity: leave without touching anything.
+    #[error("another live machine uses this identity")]
+    IdentityInUse,
+}
+
+/// A worker's line to its server.
+pub trait WorkerChannel: Send + Sync + 'static {
+    /// From now on every call speaks for this worker.
+    fn speak_as(&self, session: Session);
+
+    /// Introduces a worker that has no identity yet.
+    fn register(&self, request: RegisterRequest) -> Calling<'_, RegisterAnswer>;
+
+    /// Takes the session up again after a restart of the worker.
+    fn resume(&self, request: ResumeRequest) -> Calling<'_, ResumeAnswer>;
+
+    /// Renews the leases of the tasks listed. Must not wait behind other calls.
+    fn heartbeat(&self, request: HeartbeatRequest) -> Calling<'_, HeartbeatAnswer>;
+
+    /// Long poll for tasks.
+    fn acquire(&self, request: AcquireRequest) -> Calling<'_, AcquireAnswer>;
+
+    /// Reports what happened to tasks; one result per item.
+    fn report(&self, request: ReportRequest) -> Calling<'_, ReportAnswer>;
+
+    /// Sends log records of one task; answered when they are durable.
+    fn logs(&self, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer>;
+
+    /// Leaves for good.
+    fn deregister(&self) -> Calling<'_, ()>;
+
+    /// Which of these artifacts does the server not have?
+    fn missing(&self, artifacts: Vec<Digest>) -> Calling<'_, Vec<Digest>>;
+
+    /// Sends the bytes of one artifact from a file.
+    fn upload<'a>(&'a self, digest: Digest, from: &'a Path, size_bytes: u64) -> Calling<'a, ()>;
+
+    /// Brings one artifact into a new file, verified.
+    fn download<'a>(&'a self, digest: Digest, to: &'a Path) -> Calling<'a, ()>;
+}
