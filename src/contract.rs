@@ -11,5 +11,6 @@ pub mod log;
 pub mod problem;
 pub mod protocol;
 pub mod quantity;
+pub mod server;
 pub mod spec;
 pub mod worker;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error_code::ErrorCode;
+use super::server::ProtocolRange;
 
 /// One bad field: where, and what is allowed there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +46,12 @@ pub struct Problem {
     /// Every bad field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Fault>,
+    /// With `upload_gap`: where the upload stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_bytes: Option<u64>,
+    /// With `protocol_version`: what the server speaks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<ProtocolRange>,
 }
 
 impl Problem {
@@ -59,6 +66,8 @@ impl Problem {
             retryable: code.retryable(),
             request_id: String::new(),
             errors: Vec::new(),
+            received_bytes: None,
+            protocol: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use actix::Message;
+use serde::{Deserialize, Serialize};
 
 use crate::contract::ids::{Epoch, JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
@@ -10,11 +11,14 @@ use crate::contract::spec::{Resources, Target};
 use crate::contract::worker::{Capabilities, WorkerKind};
 
 /// What a job asks of a machine: jobs of one shape are interchangeable to the scheduler.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Kept with the job in this JSON form (`JobRecord::shape`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {
     /// Resources.
+    #[serde(default)]
     pub resources: Resources,
     /// Where it may run.
+    #[serde(default)]
     pub target: Target,
 }
 

@@ -1,0 +1,85 @@
+//! What the server says of itself and of the caller's credential.
+
+use serde::{Deserialize, Serialize};
+
+use super::quantity::{Seconds, Timestamp};
+
+/// Worker protocol versions a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtocolRange {
+    /// The oldest.
+    pub min: u32,
+    /// The newest.
+    pub max: u32,
+}
+
+/// What the server takes at most.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// A JSON body, in bytes.
+    pub json_body_bytes: u64,
+    /// The body of a batch, in bytes.
+    pub batch_body_bytes: u64,
+    /// Jobs of a batch.
+    pub batch_jobs: u32,
+    /// Entries of a list's page.
+    pub page_limit: u32,
+    /// A long poll.
+    pub wait_s: Seconds,
+    /// One artifact, in bytes; `None` = the disk.
+    pub max_artifact_bytes: Option<u64>,
+}
+
+/// Live jobs by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveJobs {
+    /// Wait for a place.
+    pub queued: u64,
+    /// Placed, not started.
+    pub scheduled: u64,
+    /// Started.
+    pub running: u64,
+}
+
+/// `GET /v1/server`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// GPUlayer's version there.
+    pub version: String,
+    /// The contract it speaks.
+    pub api_version: String,
+    /// The worker protocol it speaks.
+    pub protocol: ProtocolRange,
+    /// Version of its database schema.
+    pub schema: String,
+    /// When this daemon started.
+    pub started_at: Timestamp,
+    /// Its process id on its host.
+    pub pid: u32,
+    /// What it takes at most.
+    pub limits: Limits,
+    /// What it has to do now.
+    pub jobs: LiveJobs,
+}
+
+/// `GET /v1/whoami`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhoAmI {
+    /// The credential's name, or the local user; `submitted_by` of its jobs.
+    pub name: String,
+    /// `admin`.
+    pub role: String,
+    /// `unix_socket` or `token`.
+    pub via: String,
+}
+
+/// `POST /v1/admin/stop`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRequest {
+    /// Cancel what runs (with its grace) before leaving; else it is left for adoption by the next daemon.
+    #[serde(default)]
+    pub cancel_running: bool,
+    /// A newer daemon is about to take over: leave at once.
+    #[serde(default)]
+    pub hand_over: bool,
+}
