@@ -2,4 +2,7 @@
 //! argument and what must be persisted or told goes out as data.
 
 pub mod change;
+pub mod job;
+pub mod ledger;
+pub mod retry;
 pub mod spec;

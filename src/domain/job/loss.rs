@@ -1,0 +1,123 @@
+//! Leases that run out, workers that come back (SPEC section 5).
+
+use serde_json::json;
+
+use super::{DECLINE_PAUSE, LiveJob, Placed, Run, Stage, TaskEnd};
+use crate::contract::end::{End, EndReason};
+use crate::contract::event::EventType;
+use crate::contract::ids::{Epoch, WorkerId};
+use crate::contract::spec::OnUnreachable;
+use crate::domain::ledger::{Alarm, Ledger, Notice};
+
+impl LiveJob {
+    /// The lease of this placement ran out, or it did not start in time.
+    pub fn lease_expired(&mut self, ledger: &mut Ledger, epoch: Epoch) {
+        if epoch != self.epoch {
+            return;
+        }
+        match &self.stage {
+            Stage::Scheduled(placed) => {
+                let placed = placed.clone();
+                let detail = "the worker did not start the task in time".to_owned();
+                let end = End::of(EndReason::WorkerLost, detail);
+                self.task_moved(ledger, &placed, None, TaskEnd::ended(&end));
+                self.event(
+                    ledger,
+                    Some(placed.task_id),
+                    EventType::TaskNotStarted,
+                    json!({"worker": placed.worker}),
+                );
+                self.avoid = Some(placed.worker);
+                self.spec = Some(placed.spec.clone());
+                self.release(ledger, &placed);
+                self.requeue(ledger, "not_started", DECLINE_PAUSE);
+            }
+            Stage::Running(placed, run) if run.unreachable_since.is_none() => {
+                match placed.spec.on_unreachable() {
+                    OnUnreachable::Replace => {
+                        let (placed, run) = (placed.clone(), *run);
+                        self.lose(ledger, &placed, &run, EndReason::WorkerLost, "its lease ran out", true);
+                    }
+                    OnUnreachable::Wait => self.wait_for_worker(ledger),
+                }
+            }
+            Stage::Queued | Stage::Running(..) | Stage::Ended(_) => {}
+        }
+    }
+
+    /// `unreachable_timeout_s` came due.
+    pub fn unreachable_timeout(&mut self, ledger: &mut Ledger, epoch: Epoch) {
+        if let Stage::Running(placed, run) = &self.stage
+            && epoch == self.epoch
+            && run.unreachable_since.is_some_and(|since| {
+                since.plus(placed.spec.unreachable_timeout_s) <= ledger.now
+            })
+        {
+            let (placed, run) = (placed.clone(), *run);
+            let detail = "the worker did not come back within unreachable_timeout_s";
+            self.lose(ledger, &placed, &run, EndReason::WorkerLost, detail, true);
+        }
+    }
+
+    /// The worker answers for this placement again.
+    pub fn lease_renewed(&mut self, ledger: &mut Ledger, epoch: Epoch) {
+        if let Stage::Running(placed, run) = &mut self.stage
+            && epoch == self.epoch
+            && run.unreachable_since.take().is_some()
+        {
+            let (worker, task_id) = (placed.worker, placed.task_id);
+            self.event(ledger, Some(task_id), EventType::JobReachable, json!({"worker": worker}));
+            self.moved(ledger);
+        }
+    }
+
+    /// A worker came back and does not have this job's task any more, or its machine restarted.
+    pub fn worker_returned_without(&mut self, ledger: &mut Ledger, worker: WorkerId, rebooted: bool) {
+        if let Stage::Running(placed, run) = &self.stage
+            && placed.worker == worker
+        {
+            let (placed, run) = (placed.clone(), *run);
+            let (reason, detail) = if rebooted {
+                (EndReason::WorkerRebooted, "the worker's machine restarted")
+            } else {
+                (EndReason::WorkerLost, "the worker came back without the task")
+            };
+            self.lose(ledger, &placed, &run, reason, detail, false);
+        }
+    }
+
+    fn wait_for_worker(&mut self, ledger: &mut Ledger) {
+        if let Stage::Running(placed, run) = &mut self.stage {
+            run.unreachable_since = Some(ledger.now);
+            let limit = ledger.now.plus(placed.spec.unreachable_timeout_s);
+            let (worker, task_id) = (placed.worker, placed.task_id);
+            self.event(ledger, Some(task_id), EventType::JobUnreachable, json!({"worker": worker}));
+            self.moved(ledger);
+            ledger.tell(Notice::Wake(limit, Alarm::UnreachableTimeout(self.id, self.epoch)));
+        }
+    }
+
+    /// Declares a started task lost. `stale`: its process tree may still be there.
+    fn lose(
+        &mut self,
+        ledger: &mut Ledger,
+        placed: &Placed,
+        run: &Run,
+        reason: EndReason,
+        detail: &str,
+        stale: bool,
+    ) {
+        let end = End::of(reason, detail.to_owned());
+        let row = TaskEnd { state: reason.task_state(), end: Some(&end), stale };
+        self.task_moved(ledger, placed, Some(run), row);
+        let data = json!({"worker": placed.worker, "reason": reason, "stale": stale});
+        self.event(ledger, Some(placed.task_id), EventType::TaskLost, data);
+        if stale {
+            ledger.tell(Notice::Settled(placed.worker, placed.task_id));
+            ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.id));
+        } else {
+            self.release(ledger, placed);
+        }
+        self.settle(ledger, placed, run, end, None);
+    }
+}

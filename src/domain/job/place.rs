@@ -1,0 +1,77 @@
+//! A placement: proposed by the scheduler, judged here.
+
+use serde_json::json;
+
+use super::{LiveJob, Placed, Stage};
+use crate::contract::event::EventType;
+use crate::contract::ids::{Epoch, TaskId, WorkerId};
+use crate::contract::protocol::Assignment;
+use crate::domain::change::{Change, TaskRecord};
+use crate::domain::ledger::{Ledger, Notice, SharedSpec};
+
+/// Why a proposal is void.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementRefusal {
+    /// The job waits no more.
+    #[error("the job is not queued")]
+    NotQueued,
+    /// It was made on an earlier state of the job.
+    #[error("the proposal was made on epoch {proposed}, the job is at {actual}")]
+    StaleEpoch {
+        /// Of the proposal.
+        proposed: Epoch,
+        /// Of the job.
+        actual: Epoch,
+    },
+}
+
+impl LiveJob {
+    /// Gives the job a task on this worker.
+    pub fn place(
+        &mut self,
+        ledger: &mut Ledger,
+        proposed_on: Epoch,
+        worker: WorkerId,
+        task_id: TaskId,
+        spec: SharedSpec,
+    ) -> Result<(), PlacementRefusal> {
+        if !matches!(self.stage, Stage::Queued) {
+            return Err(PlacementRefusal::NotQueued);
+        }
+        if proposed_on != self.epoch {
+            return Err(PlacementRefusal::StaleEpoch { proposed: proposed_on, actual: self.epoch });
+        }
+        self.epoch += 1;
+        self.worker = Some(worker);
+        self.scheduled_at = Some(ledger.now);
+        self.not_before = None;
+        self.spec = None;
+        let placed = Placed { task_id, worker, spec };
+        let assignment = self.assignment(&placed);
+        self.stage = Stage::Scheduled(Box::new(placed));
+        ledger.change(Change::TaskInserted(TaskRecord {
+            id: task_id,
+            job_id: self.id,
+            attempt: self.attempt,
+            epoch: self.epoch,
+            worker,
+            assigned_at: ledger.now,
+        }));
+        let data = json!({"worker": worker, "attempt": self.attempt, "epoch": self.epoch});
+        self.event(ledger, Some(task_id), EventType::JobScheduled, data);
+        self.moved(ledger);
+        ledger.tell(Notice::Watch(worker, task_id, self.epoch));
+        ledger.tell(Notice::Offer(worker, Box::new(assignment)));
+        Ok(())
+    }
+
+    pub(super) fn assignment(&self, placed: &Placed) -> Assignment {
+        Assignment {
+            task_id: placed.task_id,
+            job_id: self.id,
+            epoch: self.epoch,
+            attempt: self.attempt,
+            spec: placed.spec.clone(),
+        }
+    }
+}

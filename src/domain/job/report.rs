@@ -1,0 +1,162 @@
+//! What a worker reports of a task: start, phases, decline, finish.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{DECLINE_PAUSE, LiveJob, Placed, Run, Stage, TaskEnd};
+use crate::contract::end::{End, EndReason};
+use crate::contract::event::EventType;
+use crate::contract::ids::{Epoch, TaskId};
+use crate::contract::job::JobState;
+use crate::contract::protocol::{Finish, Report};
+use crate::contract::quantity::Seconds;
+use crate::contract::worker::{Phase, TaskState};
+use crate::domain::change::{Change, JobResults, StopCause};
+use crate::domain::ledger::{Ledger, Notice};
+use crate::domain::retry::retries;
+
+/// A report that was taken: the job's state afterwards.
+pub type Judged = Result<JobState, ReportRefusal>;
+
+/// Why a report is refused. Nothing changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReportRefusal {
+    /// It belongs to an earlier placement, or contradicts what was reported first.
+    #[error("the report belongs to an earlier placement")]
+    StaleEpoch,
+    /// The task has ended.
+    #[error("the task has ended")]
+    TaskEnded,
+}
+
+impl LiveJob {
+    /// Judges one report of this job's newest task. A report of an older one is refused.
+    pub fn report(&mut self, ledger: &mut Ledger, task_id: TaskId, epoch: Epoch, report: &Report) -> Judged {
+        if let Stage::Ended(ended) = &self.stage {
+            return match (&ended.task, report) {
+                (Some((last, reported)), Report::Finish(finish))
+                    if *last == task_id && epoch == self.epoch =>
+                {
+                    if finish.end == *reported { Ok(self.state()) } else { Err(ReportRefusal::StaleEpoch) }
+                }
+                _ if epoch == self.epoch => Err(ReportRefusal::TaskEnded),
+                _ => Err(ReportRefusal::StaleEpoch),
+            };
+        }
+        if self.placed().is_none_or(|placed| placed.task_id != task_id) || epoch != self.epoch {
+            return Err(ReportRefusal::StaleEpoch);
+        }
+        match report {
+            Report::Start => self.start(ledger),
+            Report::Phase { phase } => self.phase(ledger, *phase),
+            Report::Decline { detail } => self.decline(ledger, detail),
+            Report::Finish(finish) => self.finish(ledger, finish),
+        }
+    }
+
+    fn start(&mut self, ledger: &mut Ledger) -> Judged {
+        let Stage::Scheduled(placed) = &self.stage else {
+            return Ok(self.state());
+        };
+        let placed = placed.clone();
+        let run = Run { started_at: ledger.now, stop: None, unreachable_since: None };
+        self.started_at = self.started_at.or(Some(ledger.now));
+        self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
+        self.arm_run_limits(ledger, &placed, &run);
+        let (worker, task_id) = (placed.worker, placed.task_id);
+        self.stage = Stage::Running(placed, run);
+        self.event(ledger, Some(task_id), EventType::JobRunning, json!({"attempt": self.attempt}));
+        self.moved(ledger);
+        ledger.tell(Notice::Started(worker, task_id));
+        Ok(JobState::Running)
+    }
+
+    fn phase(&mut self, ledger: &mut Ledger, phase: Phase) -> Judged {
+        let Stage::Running(placed, _) = &self.stage else {
+            return Err(ReportRefusal::StaleEpoch);
+        };
+        let task_id = placed.task_id;
+        self.event(ledger, Some(task_id), EventType::TaskPhase, json!({"phase": phase}));
+        self.moved(ledger);
+        Ok(JobState::Running)
+    }
+
+    fn decline(&mut self, ledger: &mut Ledger, detail: &str) -> Judged {
+        let Stage::Scheduled(placed) = &self.stage else {
+            return Err(ReportRefusal::StaleEpoch);
+        };
+        let placed = placed.clone();
+        let end = TaskEnd { state: TaskState::Declined, end: None, stale: false };
+        self.task_moved(ledger, &placed, None, end);
+        self.event(ledger, Some(placed.task_id), EventType::TaskDeclined, json!({"detail": detail}));
+        self.avoid = Some(placed.worker);
+        self.release(ledger, &placed);
+        self.requeue(ledger, "declined", DECLINE_PAUSE);
+        Ok(JobState::Queued)
+    }
+
+    fn finish(&mut self, ledger: &mut Ledger, finish: &Finish) -> Judged {
+        let Stage::Running(placed, run) = &self.stage else {
+            return Err(ReportRefusal::StaleEpoch);
+        };
+        let (placed, run) = (placed.clone(), *run);
+        let end = settled_end(&run, finish);
+        self.task_moved(ledger, &placed, Some(&run), TaskEnd::ended(&end));
+        self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
+        self.release(ledger, &placed);
+        let results = JobResults {
+            outputs: finish.outputs.clone(),
+            undeclared: finish.undeclared.clone(),
+            log_artifact: finish.log_artifact,
+            warnings: finish.warnings.clone(),
+        };
+        if results != JobResults::default() {
+            ledger.change(Change::JobResults(self.id, Arc::new(results)));
+        }
+        self.settle(ledger, &placed, &run, end, Some(finish.end.clone()));
+        Ok(self.state())
+    }
+
+    /// After a task's end: another attempt, or the job's end.
+    pub(super) fn settle(
+        &mut self,
+        ledger: &mut Ledger,
+        placed: &Placed,
+        run: &Run,
+        end: End,
+        reported: Option<End>,
+    ) {
+        let retry = &placed.spec.retry;
+        if run.stop.is_none() && retries(retry, self.attempt, end.reason) {
+            self.attempt += 1;
+            self.avoid = retry.avoid_worker.then_some(placed.worker);
+            self.spec = Some(placed.spec.clone());
+            self.requeue(ledger, "retry", retry.backoff_s);
+        } else {
+            let task = reported.map(|reported| (placed.task_id, reported));
+            self.end(ledger, end, task, run.cancel_requested_at());
+        }
+    }
+
+    /// The lease is over and the worker's resources are free.
+    pub(super) fn release(&self, ledger: &mut Ledger, placed: &Placed) {
+        ledger.tell(Notice::Settled(placed.worker, placed.task_id));
+        ledger.tell(Notice::Freed(placed.worker, self.id));
+    }
+}
+
+/// SPEC section 2: an exit before the stop signal was sent stands as it is; after it, the cause names the end.
+fn settled_end(run: &Run, finish: &Finish) -> End {
+    let mut end = finish.end.clone();
+    if let (Some(stop), true) = (run.stop, finish.after_stop) {
+        end.reason = match stop.cause {
+            StopCause::Cancel => EndReason::Cancelled,
+            StopCause::Timeout => EndReason::TimedOut,
+        };
+    }
+    end.owner = end.reason.owner();
+    end.evidence.truncate(3);
+    end.duration_s = end.duration_s.map(|span| span.min(Seconds::MAX));
+    end
+}

@@ -1,0 +1,94 @@
+//! Stopping a job: cancel, limits, and the withdrawal of a placement.
+
+use serde_json::json;
+
+use super::{LiveJob, Stage, Stop, TaskEnd};
+use crate::contract::end::{End, EndReason};
+use crate::contract::event::EventType;
+use crate::contract::ids::Epoch;
+use crate::contract::quantity::Seconds;
+use crate::domain::change::StopCause;
+use crate::domain::ledger::{Ledger, Notice};
+
+impl LiveJob {
+    /// Cancels: at once if the task has not started, else by asking the worker. Says whether anything changed.
+    pub fn cancel(&mut self, ledger: &mut Ledger, now: bool) -> bool {
+        match &self.stage {
+            Stage::Queued | Stage::Scheduled(_) => {
+                self.end_unstarted(ledger, EndReason::Cancelled, None);
+                true
+            }
+            Stage::Running(..) => self.ask_to_stop(ledger, StopCause::Cancel, now),
+            Stage::Ended(_) => false,
+        }
+    }
+
+    /// `queue_timeout_s` came due.
+    pub fn queue_timeout(&mut self, ledger: &mut Ledger) {
+        let unstarted = matches!(self.stage, Stage::Queued | Stage::Scheduled(_)) && self.started_at.is_none();
+        if unstarted && self.queue_deadline.is_some_and(|deadline| deadline <= ledger.now) {
+            let waited = ledger.now.since(self.submitted_at).millis() / 1000;
+            let detail = format!("not started within queue_timeout_s; waited {waited} s");
+            self.end_unstarted(ledger, EndReason::QueueTimedOut, Some(detail));
+        }
+    }
+
+    /// The pause before the next attempt is over.
+    pub fn backoff_over(&mut self, ledger: &mut Ledger) {
+        if matches!(self.stage, Stage::Queued) && self.not_before.is_some_and(|time| time <= ledger.now) {
+            self.not_before = None;
+            ledger.tell(Notice::Queued(self.id));
+        }
+    }
+
+    /// The server's own backstop for `timeout_s`: the shim should have stopped the task long ago.
+    pub fn run_timeout(&mut self, ledger: &mut Ledger, epoch: Epoch) {
+        if epoch == self.epoch {
+            self.ask_to_stop(ledger, StopCause::Timeout, false);
+        }
+    }
+
+    /// Takes a placement back that has not started: the job is queued again and no attempt is used.
+    pub fn withdraw(&mut self, ledger: &mut Ledger) {
+        if let Stage::Scheduled(placed) = &self.stage {
+            let placed = placed.clone();
+            let end = End::of(EndReason::Cancelled, "withdrawn before its start".to_owned());
+            self.task_moved(ledger, &placed, None, TaskEnd::ended(&end));
+            self.release(ledger, &placed);
+            self.spec = Some(placed.spec.clone());
+            self.requeue(ledger, "withdrawn", Seconds::default());
+        }
+    }
+
+    fn ask_to_stop(&mut self, ledger: &mut Ledger, cause: StopCause, now: bool) -> bool {
+        let Stage::Running(placed, run) = &mut self.stage else { return false };
+        let first = run.stop.is_none();
+        let stop = run.stop.get_or_insert(Stop { cause, now, requested_at: ledger.now });
+        let hurry = now && !stop.now;
+        stop.now |= now;
+        if !first && !hurry {
+            return false;
+        }
+        let (placed, run, now) = (placed.clone(), *run, stop.now);
+        if first {
+            self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
+        }
+        let data = json!({"cause": cause.word(), "now": now});
+        self.event(ledger, Some(placed.task_id), EventType::JobCancelRequested, data);
+        self.moved(ledger);
+        ledger.tell(Notice::Stop { worker: placed.worker, task_id: placed.task_id, now });
+        true
+    }
+
+    fn end_unstarted(&mut self, ledger: &mut Ledger, reason: EndReason, detail: Option<String>) {
+        let end = End::of(reason, detail);
+        if let Stage::Scheduled(placed) = &self.stage {
+            let placed = placed.clone();
+            self.task_moved(ledger, &placed, None, TaskEnd::ended(&end));
+            self.release(ledger, &placed);
+        } else {
+            ledger.tell(Notice::Unqueued(self.id));
+        }
+        self.end(ledger, end, None, None);
+    }
+}

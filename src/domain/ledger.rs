@@ -1,0 +1,105 @@
+//! Where a decision writes down what must be persisted and who must be told.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::change::Change;
+use crate::contract::event::{Event, EventType};
+use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
+use crate::contract::protocol::Assignment;
+use crate::contract::quantity::Timestamp;
+
+/// What one step asks for: durable changes, and notices to send (see [`Notice`] for when).
+#[derive(Debug)]
+pub struct Ledger {
+    /// The moment of the step.
+    pub now: Timestamp,
+    /// Number of the newest event, server-wide.
+    pub position: u64,
+    /// In the order they were decided.
+    pub changes: Vec<Change>,
+    /// In the order they were decided.
+    pub notices: Vec<Notice>,
+}
+
+impl Ledger {
+    /// An empty page. `position` is the number of the newest event so far.
+    pub fn new(now: Timestamp, position: u64) -> Self {
+        Self { now, position, changes: Vec::new(), notices: Vec::new() }
+    }
+
+    /// Writes a change down.
+    pub fn change(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Writes a notice down.
+    pub fn tell(&mut self, notice: Notice) {
+        self.notices.push(notice);
+    }
+
+    /// Writes an event down under the job's next number.
+    pub fn event(&mut self, job_id: JobId, seq: u64, task_id: Option<TaskId>, kind: EventType, data: Value) {
+        self.position += 1;
+        self.changes.push(Change::EventAppended(Box::new(Event {
+            seq,
+            position: self.position,
+            time: self.now,
+            kind,
+            job_id,
+            task_id,
+            data,
+        })));
+    }
+}
+
+/// Who must be told what. [`Notice::Queued`] and [`Notice::Unqueued`] only concern the scheduler, whose
+/// proposals come back to be judged, so they may go out at once; every other notice is an effect that must
+/// wait until the changes of its step are durable.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Notice {
+    /// The job waits for a place.
+    Queued(JobId),
+    /// The job waits no more.
+    Unqueued(JobId),
+    /// Hand this to the worker.
+    Offer(WorkerId, Box<Assignment>),
+    /// The lease begins: the task has to start, then stay renewed.
+    Watch(WorkerId, TaskId, Epoch),
+    /// The task started.
+    Started(WorkerId, TaskId),
+    /// The worker must stop the task.
+    Stop {
+        /// Where.
+        worker: WorkerId,
+        /// Which.
+        task_id: TaskId,
+        /// Without grace.
+        now: bool,
+    },
+    /// The task is over for the server: no lease, no offer.
+    Settled(WorkerId, TaskId),
+    /// The task's resources on the worker are free again.
+    Freed(WorkerId, JobId),
+    /// The task's resources stay taken until the worker reports its tree gone.
+    Stale(WorkerId, TaskId, JobId),
+    /// Ask again at this time: a limit may have passed.
+    Wake(Timestamp, Alarm),
+}
+
+/// Which limit to look at when a [`Notice::Wake`] comes due. One that no longer applies changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Alarm {
+    /// `queue_timeout_s`.
+    QueueTimeout(JobId),
+    /// The pause before the next attempt.
+    BackoffOver(JobId),
+    /// `timeout_s` and the preparation allowance, of this placement.
+    RunTimeout(JobId, Epoch),
+    /// `unreachable_timeout_s`, of this placement.
+    UnreachableTimeout(JobId, Epoch),
+}
+
+/// A spec, shared.
+pub type SharedSpec = Arc<crate::contract::spec::JobSpec>;
