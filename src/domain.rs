@@ -4,5 +4,6 @@
 pub mod change;
 pub mod job;
 pub mod ledger;
+pub mod placement;
 pub mod retry;
 pub mod spec;

@@ -33,7 +33,11 @@ mod tests {
     use super::*;
 
     fn retry(max_attempts: u32, on: &[&str]) -> Retry {
-        Retry { max_attempts, retry_on: on.iter().map(|word| (*word).to_owned()).collect(), ..Retry::default() }
+        Retry {
+            max_attempts,
+            retry_on: on.iter().map(|word| (*word).to_owned()).collect(),
+            ..Retry::default()
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@
 use actix::Message;
 
 use super::Reply;
-use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
+use crate::contract::ids::{Epoch, TaskId, WorkerId};
 use crate::contract::protocol::{Held, ReportItem, ReportResult};
+pub use crate::domain::placement::Placement;
 
 /// The scheduler found places. Answered per job with `PlacementAccepted` or `PlacementRefused`.
 #[derive(Debug, Clone, PartialEq, Eq, Message)]
@@ -13,19 +14,6 @@ use crate::contract::protocol::{Held, ReportItem, ReportResult};
 pub struct PlacementProposed {
     /// In the order they were decided.
     pub placements: Vec<Placement>,
-}
-
-/// One job on one worker, as proposed on this state of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placement {
-    /// The job.
-    pub job_id: JobId,
-    /// The job's epoch the proposal was made on; another one makes it void.
-    pub job_epoch: Epoch,
-    /// Where.
-    pub worker_id: WorkerId,
-    /// The worker's incarnation the proposal was made on.
-    pub incarnation: u64,
 }
 
 /// A worker reported; each item is judged alone, all in one commit.

@@ -3,24 +3,11 @@
 use std::sync::Arc;
 
 use actix::Message;
-use serde::{Deserialize, Serialize};
 
 use crate::contract::ids::{Epoch, JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
-use crate::contract::spec::{Resources, Target};
 use crate::contract::worker::{Capabilities, WorkerKind};
-
-/// What a job asks of a machine: jobs of one shape are interchangeable to the scheduler.
-/// Kept with the job in this JSON form (`JobRecord::shape`).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Shape {
-    /// Resources.
-    #[serde(default)]
-    pub resources: Resources,
-    /// Where it may run.
-    #[serde(default)]
-    pub target: Target,
-}
+pub use crate::domain::placement::Shape;
 
 /// A job waits for a place.
 #[derive(Debug, Clone, Message)]

@@ -49,9 +49,9 @@ impl LiveJob {
     pub fn unreachable_timeout(&mut self, ledger: &mut Ledger, epoch: Epoch) {
         if let Stage::Running(placed, run) = &self.stage
             && epoch == self.epoch
-            && run.unreachable_since.is_some_and(|since| {
-                since.plus(placed.spec.unreachable_timeout_s) <= ledger.now
-            })
+            && run
+                .unreachable_since
+                .is_some_and(|since| since.plus(placed.spec.unreachable_timeout_s) <= ledger.now)
         {
             let (placed, run) = (placed.clone(), *run);
             let detail = "the worker did not come back within unreachable_timeout_s";

@@ -38,7 +38,11 @@ impl LiveJob {
                 (Some((last, reported)), Report::Finish(finish))
                     if *last == task_id && epoch == self.epoch =>
                 {
-                    if finish.end == *reported { Ok(self.state()) } else { Err(ReportRefusal::StaleEpoch) }
+                    if finish.end == *reported {
+                        Ok(self.state())
+                    } else {
+                        Err(ReportRefusal::StaleEpoch)
+                    }
                 }
                 _ if epoch == self.epoch => Err(ReportRefusal::TaskEnded),
                 _ => Err(ReportRefusal::StaleEpoch),

@@ -25,7 +25,8 @@ impl LiveJob {
 
     /// `queue_timeout_s` came due.
     pub fn queue_timeout(&mut self, ledger: &mut Ledger) {
-        let unstarted = matches!(self.stage, Stage::Queued | Stage::Scheduled(_)) && self.started_at.is_none();
+        let unstarted =
+            matches!(self.stage, Stage::Queued | Stage::Scheduled(_)) && self.started_at.is_none();
         if unstarted && self.queue_deadline.is_some_and(|deadline| deadline <= ledger.now) {
             let waited = ledger.now.since(self.submitted_at).millis() / 1000;
             let detail = format!("not started within queue_timeout_s; waited {waited} s");
@@ -66,10 +67,11 @@ impl LiveJob {
         let stop = run.stop.get_or_insert(Stop { cause, now, requested_at: ledger.now });
         let hurry = now && !stop.now;
         stop.now |= now;
+        let now = stop.now;
         if !first && !hurry {
             return false;
         }
-        let (placed, run, now) = (placed.clone(), *run, stop.now);
+        let (placed, run) = (placed.clone(), *run);
         if first {
             self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
         }

@@ -1,0 +1,81 @@
+//! Why a shape is not placed: one reason per worker, grouped.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::fit::lack;
+use super::{Lack, Pool, Shape};
+
+/// How a shape stands to a worker, or to all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Waiting does not help: the machine is not like that.
+    Never,
+    /// It would fit if less were taken.
+    NotNow,
+    /// It fits.
+    Fits,
+}
+
+/// One reason and the workers it holds for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerReason {
+    /// Whether waiting helps.
+    pub verdict: Verdict,
+    /// What is missing, for people.
+    pub reason: String,
+    /// Names of the workers, by id.
+    pub workers: Vec<String>,
+}
+
+impl fmt::Display for WorkerReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.workers.len() {
+            1 => write!(f, "1 worker: {}", self.reason),
+            count => write!(f, "{count} workers: {}", self.reason),
+        }
+    }
+}
+
+/// Every worker's reason, grouped: what may still change first, then what never fits.
+pub fn explain(shape: &Shape, pool: &Pool) -> Vec<WorkerReason> {
+    let mut groups: BTreeMap<Option<Lack<'_>>, Vec<String>> = BTreeMap::new();
+    for worker in pool.workers() {
+        let shown = if worker.name.is_empty() { worker.id.to_string() } else { worker.name.clone() };
+        groups.entry(lack(shape, worker)).or_default().push(shown);
+    }
+    let mut reasons: Vec<WorkerReason> = groups
+        .into_iter()
+        .map(|(lack, workers)| WorkerReason {
+            verdict: verdict_of(lack.as_ref()),
+            reason: lack.map_or_else(|| "has room".to_owned(), |lack| lack.to_string()),
+            workers,
+        })
+        .collect();
+    reasons.sort_by_key(|reason| Reverse(reason.verdict));
+    reasons
+}
+
+/// [`explain`] in one line, for `queue_reason`.
+pub fn queue_reason(shape: &Shape, pool: &Pool) -> String {
+    let reasons = explain(shape, pool);
+    if reasons.is_empty() {
+        return "no worker is connected".to_owned();
+    }
+    let lines: Vec<String> = reasons.iter().map(WorkerReason::to_string).collect();
+    lines.join(" · ")
+}
+
+/// The best any worker can do. Without workers it is `NotNow`: one may join.
+pub fn verdict(shape: &Shape, pool: &Pool) -> Verdict {
+    pool.workers().map(|worker| verdict_of(lack(shape, worker).as_ref())).max().unwrap_or(Verdict::NotNow)
+}
+
+fn verdict_of(lack: Option<&Lack<'_>>) -> Verdict {
+    match lack {
+        None => Verdict::Fits,
+        Some(lack) if lack.forever() => Verdict::Never,
+        Some(_) => Verdict::NotNow,
+    }
+}
