@@ -1,3 +1,390 @@
-//! The calls of a client or worker to a server, and what carries them.
+//! The HTTP/1.1 client of the command line and of remote workers: JSON calls, transfers and event streams over a
+//! Unix socket or TCP. Keeps idle connections, tells "unreachable" from "cut", and repeats by itself only
+//! what may be repeated. Never reads configuration; never starts anything unless it was given a [`Revive`].
 
+mod connection;
+pub mod endpoint;
+pub mod error;
+pub mod event_stream;
+pub mod transfer;
 pub mod worker_channel;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::contract::problem::Problem;
+
+pub use connection::RequestBody;
+use connection::{Connection, Exchange};
+pub use endpoint::Endpoint;
+pub use error::ClientError;
+
+/// The header every answer of a server carries: its version.
+pub const VERSION_HEADER: &str = "x-gpulayer-version";
+/// The header that makes a repeated call harmless.
+pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// An answer larger than this is refused unless it goes to a file (bytes).
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Brings a server back that does not answer: the per-user daemon, which starts on demand.
+pub trait Revive: Send + Sync {
+    /// Returns when the server answers, or says why it cannot be started. May block.
+    fn revive(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// Speaks with one server. Cheap to clone; clones share the idle connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    endpoint: Endpoint,
+    headers: HeaderMap,
+    reconnect_for: Duration,
+    revive: Option<Arc<dyn Revive>>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// One call: what is asked, and whether it may be sent again after a cut.
+#[derive(Debug, Clone)]
+pub struct Call {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+    repeatable: bool,
+}
+
+/// A whole answer with a status below 400.
+#[derive(Debug)]
+pub struct Answer {
+    operation: String,
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+impl Call {
+    fn new(method: Method, path: impl Into<String>, repeatable: bool) -> Self {
+        Self { method, path: path.into(), headers: HeaderMap::new(), body: None, repeatable }
+    }
+
+    /// A read; repeated after a cut. `path` begins with `/` and is percent-encoded.
+    pub fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path, true)
+    }
+
+    /// As [`Call::get`], headers only.
+    pub fn head(path: impl Into<String>) -> Self {
+        Self::new(Method::HEAD, path, true)
+    }
+
+    /// A mutation without an idempotency key: for calls that are harmless to repeat by their own rules
+    /// (the worker protocol), when `repeatable`.
+    pub fn post(path: impl Into<String>, repeatable: bool) -> Self {
+        Self::new(Method::POST, path, repeatable)
+    }
+
+    /// A mutation under a fresh random idempotency key; repeated after a cut.
+    pub fn keyed(method: Method, path: impl Into<String>) -> Self {
+        let key = hex::encode(rand::random::<[u8; 16]>());
+        Self::new(method, path, true).header(HeaderName::from_static(IDEMPOTENCY_HEADER), &key)
+    }
+
+    /// Adds a header; a value with line breaks is left out.
+    pub fn header(mut self, name: HeaderName, value: &str) -> Self {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
+        self
+    }
+
+    /// Sets a JSON body.
+    pub fn json(mut self, body: &impl Serialize) -> Result<Self, ClientError> {
+        let body = serde_json::to_vec(body)
+            .map_err(|source| ClientError::BadRequest { operation: self.operation(), source })?;
+        self.body = Some(body.into());
+        self.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(self)
+    }
+
+    fn operation(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+}
+
+impl Answer {
+    /// Reads the body as JSON.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        serde_json::from_slice(&self.body)
+            .map_err(|source| ClientError::BadAnswer { operation: self.operation.clone(), source })
+    }
+
+    /// A header as text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+impl Client {
+    /// A client that has not connected yet.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                endpoint,
+                headers: HeaderMap::new(),
+                reconnect_for: Duration::from_secs(10),
+                revive: None,
+                idle: Mutex::new(Vec::new()),
+            }),
+        }
+    }
+
+    fn rebuilt(self, change: impl FnOnce(&mut Shared)) -> Self {
+        let shared = &self.shared;
+        let mut shared = Shared {
+            endpoint: shared.endpoint.clone(),
+            headers: shared.headers.clone(),
+            reconnect_for: shared.reconnect_for,
+            revive: shared.revive.clone(),
+            idle: Mutex::new(Vec::new()),
+        };
+        change(&mut shared);
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Sends `Authorization: Bearer TOKEN` with every request.
+    pub fn with_token(self, token: &str) -> Result<Self, ClientError> {
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| ClientError::BadToken)?;
+        value.set_sensitive(true);
+        Ok(self.rebuilt(|shared| {
+            shared.headers.insert(header::AUTHORIZATION, value);
+        }))
+    }
+
+    /// Sends a fixed header with every request.
+    pub fn with_header(self, name: HeaderName, value: HeaderValue) -> Self {
+        self.rebuilt(|shared| {
+            shared.headers.insert(name, value);
+        })
+    }
+
+    /// For how long a call that was cut tries to reach the server again (10 s by default).
+    pub fn with_reconnect_for(self, span: Duration) -> Self {
+        self.rebuilt(|shared| shared.reconnect_for = span)
+    }
+
+    /// Starts the server when it does not answer.
+    pub fn with_revive(self, revive: Arc<dyn Revive>) -> Self {
+        self.rebuilt(|shared| shared.revive = Some(revive))
+    }
+
+    /// Where it connects to.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.shared.endpoint
+    }
+
+    /// Reads JSON.
+    pub async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, ClientError> {
+        self.answer(&Call::get(path)).await?.json()
+    }
+
+    /// Sends JSON under an idempotency key and reads JSON.
+    pub async fn post<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, ClientError> {
+        self.answer(&Call::keyed(Method::POST, path).json(body)?).await?.json()
+    }
+
+    /// Deletes under an idempotency key.
+    pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.answer(&Call::keyed(Method::DELETE, path)).await.map(drop)
+    }
+
+    /// Sends a call and reads the whole answer. After a cut a repeatable call is sent again, at once and then with
+    /// growing pauses while the server is away, for [`Client::with_reconnect_for`].
+    pub async fn answer(&self, call: &Call) -> Result<Answer, ClientError> {
+        let mut retry = Retry::new(self.shared.reconnect_for);
+        loop {
+            let failed = match self.answer_once(call).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !call.repeatable || !retry.pause_after(&failed).await {
+                return Err(failed);
+            }
+        }
+    }
+
+    async fn answer_once(&self, call: &Call) -> Result<Answer, ClientError> {
+        let operation = call.operation();
+        let (head, body, connection) = self.open(call).await?;
+        let whole = http_body_util::Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        let body = whole
+            .map_err(|source| ClientError::Cut { operation: operation.clone(), source: source.into() })?
+            .to_bytes();
+        self.keep(connection);
+        let answer = Answer { operation, status: head.status, headers: head.headers, body };
+        if answer.status.as_u16() < 400 { Ok(answer) } else { Err(refusal(answer)) }
+    }
+
+    /// Sends a call once and hands the answer out unread, whatever its status.
+    async fn open(
+        &self,
+        call: &Call,
+    ) -> Result<(hyper::http::response::Parts, hyper::body::Incoming, Connection), ClientError> {
+        let operation = call.operation();
+        let exchange = self
+            .exchange(&operation, |client| {
+                let body = call.body.clone().map_or_else(RequestBody::empty, RequestBody::whole);
+                client.request(call.method.clone(), &call.path, &call.headers, body)
+            })
+            .await?;
+        let (head, body) = exchange.response.into_parts();
+        Ok((head, body, exchange.connection))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: RequestBody,
+    ) -> Result<Request<RequestBody>, ClientError> {
+        let operation = format!("{method} {path}");
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().map_err(|source| ClientError::BadPath { operation, source })?;
+        let target = request.headers_mut();
+        target.reserve(self.shared.headers.len() + headers.len() + 1);
+        target.insert(header::HOST, self.shared.endpoint.host_header());
+        target.extend(
+            self.shared.headers.iter().chain(headers).map(|(name, value)| (name.clone(), value.clone())),
+        );
+        Ok(request)
+    }
+
+    /// Sends a request over an idle connection, or over a new one. A request that an idle connection never took
+    /// (the server had closed it) goes over a new one.
+    async fn exchange(
+        &self,
+        operation: &str,
+        request: impl Fn(&Self) -> Result<Request<RequestBody>, ClientError>,
+    ) -> Result<Exchange, ClientError> {
+        let mut next = request(self)?;
+        while let Some(connection) = self.idle_connection() {
+            match connection.send(operation, next).await {
+                Ok(exchange) => return Ok(exchange),
+                Err(unsent) => match unsent.request {
+                    Some(request) => next = *request,
+                    None => return Err(unsent.error),
+                },
+            }
+        }
+        let connection = self.connect().await?;
+        connection.send(operation, next).await.map_err(|unsent| unsent.error)
+    }
+
+    async fn connect(&self) -> Result<Connection, ClientError> {
+        let endpoint = &self.shared.endpoint;
+        let refused = match Connection::open(endpoint).await {
+            Ok(connection) => return Ok(connection),
+            Err(source) => source,
+        };
+        let Some(revive) = &self.shared.revive else {
+            return Err(ClientError::Unreachable { endpoint: endpoint.clone(), source: refused });
+        };
+        revive.revive().map_err(|source| ClientError::NotStarted { source })?;
+        Connection::open(endpoint)
+            .await
+            .map_err(|source| ClientError::Unreachable { endpoint: endpoint.clone(), source })
+    }
+
+    fn idle_connection(&self) -> Option<Connection> {
+        let mut idle = self.shared.idle.lock();
+        loop {
+            let connection = idle.pop()?;
+            if connection.usable() {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.shared.idle.lock();
+        if idle.len() < 8 {
+            idle.push(connection);
+        }
+    }
+}
+
+/// Decides whether a failed call is sent again: at once after the first cut, then with growing pauses, and only
+/// while there is reason to believe that the server comes back.
+pub(crate) struct Retry {
+    deadline: Instant,
+    pause: Duration,
+    was_cut: bool,
+}
+
+impl Retry {
+    pub(crate) fn new(span: Duration) -> Self {
+        Self { deadline: Instant::now() + span, pause: Duration::ZERO, was_cut: false }
+    }
+
+    /// Waits before the next try; `false` when there is none.
+    pub(crate) async fn pause_after(&mut self, failed: &ClientError) -> bool {
+        match failed {
+            ClientError::Cut { .. } => self.was_cut = true,
+            ClientError::Unreachable { .. } if self.was_cut => {}
+            _ => return false,
+        }
+        if Instant::now() + self.pause > self.deadline {
+            return false;
+        }
+        if !self.pause.is_zero() {
+            tokio::time::sleep(self.pause).await;
+        }
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        true
+    }
+}
+
+/// What an answer of 400 and above means.
+fn refusal(answer: Answer) -> ClientError {
+    match serde_json::from_slice::<Problem>(&answer.body) {
+        Ok(problem) => ClientError::Refused(Box::new(problem)),
+        Err(_) => ClientError::Unexpected {
+            operation: answer.operation,
+            status: answer.status.as_u16(),
+            body: String::from_utf8_lossy(&answer.body).chars().take(300).collect(),
+        },
+    }
+}
+
+/// Reads a refused answer that was left unread.
+async fn refusal_of(operation: String, response: Response<hyper::body::Incoming>) -> ClientError {
+    let (head, body) = response.into_parts();
+    match http_body_util::Limited::new(body, 1 << 20).collect().await {
+        Ok(whole) => {
+            refusal(Answer { operation, status: head.status, headers: head.headers, body: whole.to_bytes() })
+        }
+        Err(source) => ClientError::Cut { operation, source: source.into() },
+    }
+}

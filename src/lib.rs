@@ -11,3 +11,5 @@ pub mod clock;
 pub mod journal;
 
 pub mod actors;
+
+pub mod config;

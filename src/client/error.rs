@@ -1,0 +1,114 @@
+//! What can go wrong between a client and its server.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::endpoint::{Endpoint, EndpointError};
+use crate::contract::artifact::Digest;
+use crate::contract::problem::Problem;
+
+/// A boxed cause whose type is the HTTP library's.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// A call that did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address cannot be used.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The token holds characters no header may hold.
+    #[error("the token cannot be sent: it holds characters other than visible ASCII")]
+    BadToken,
+    /// Nothing listens there, or it cannot be reached.
+    #[error("no answer from {endpoint}")]
+    Unreachable {
+        /// The server.
+        endpoint: Endpoint,
+        /// What the connection attempt said.
+        source: io::Error,
+    },
+    /// The per-user daemon did not start.
+    #[error("the daemon could not be started")]
+    NotStarted {
+        /// Why.
+        source: Cause,
+    },
+    /// The connection broke after the request was sent: it may have been carried out.
+    #[error("the connection was cut during {operation}")]
+    Cut {
+        /// Method and path.
+        operation: String,
+        /// What broke.
+        source: Cause,
+    },
+    /// The server refused.
+    #[error("{}", .0.detail)]
+    Refused(Box<Problem>),
+    /// An error answer that is not problem+json: something else listens there.
+    #[error("{operation} was answered with status {status}, but not by a GPUlayer server: {body}")]
+    Unexpected {
+        /// Method and path.
+        operation: String,
+        /// HTTP status.
+        status: u16,
+        /// The beginning of the body.
+        body: String,
+    },
+    /// A good answer whose body does not have the expected shape.
+    #[error("the answer to {operation} cannot be read")]
+    BadAnswer {
+        /// Method and path.
+        operation: String,
+        /// Where it differs.
+        source: serde_json::Error,
+    },
+    /// A request body that cannot be written as JSON.
+    #[error("the request {operation} cannot be written")]
+    BadRequest {
+        /// Method and path.
+        operation: String,
+        /// What cannot be written.
+        source: serde_json::Error,
+    },
+    /// A path that is no URI.
+    #[error("{operation} is not a valid request path")]
+    BadPath {
+        /// Method and path.
+        operation: String,
+        /// Why.
+        source: hyper::http::uri::InvalidUri,
+    },
+    /// A file of this side could not be read or written.
+    #[error("cannot {operation} {path}", path = .path.display())]
+    File {
+        /// `read`, `write`, …
+        operation: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What arrived does not have the digest it was asked by.
+    #[error("the bytes received for {expected} have the digest {received}")]
+    DigestMismatch {
+        /// Asked for.
+        expected: Digest,
+        /// Received.
+        received: Digest,
+    },
+}
+
+impl ClientError {
+    /// The server's refusal, when it was one.
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            ClientError::Refused(problem) => Some(problem),
+            _ => None,
+        }
+    }
+
+    /// Whether the server was not there, or went away.
+    pub fn is_connection(&self) -> bool {
+        matches!(self, ClientError::Unreachable { .. } | ClientError::Cut { .. })
+    }
+}

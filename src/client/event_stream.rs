@@ -1,0 +1,162 @@
+//! Reads server-sent events: `id`, `event`, `data`. One stream is one answer; resuming after a cut is asking
+//! again with the last id.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName};
+
+use super::connection::Connection;
+use super::{Call, Client, ClientError, refusal_of};
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamEvent {
+    /// The sequence number it carries.
+    pub id: Option<u64>,
+    /// `log`, `event`, `gap`, `end`.
+    pub kind: String,
+    /// Its JSON.
+    pub data: String,
+}
+
+/// An open stream of events.
+pub struct EventStream {
+    operation: String,
+    body: Incoming,
+    parser: Parser,
+    // Held so that the connection lives as long as the stream.
+    _connection: Connection,
+}
+
+impl Client {
+    /// Opens a stream of what follows `after` (0 = from the beginning).
+    pub async fn stream(&self, path: &str, after: u64) -> Result<EventStream, ClientError> {
+        let mut call = Call::get(path).header(header::ACCEPT, "text/event-stream");
+        if after > 0 {
+            call = call.header(HeaderName::from_static("last-event-id"), &after.to_string());
+        }
+        let operation = call.operation();
+        let (head, body, connection) = self.open(&call).await?;
+        if head.status.as_u16() >= 400 {
+            return Err(refusal_of(operation, hyper::Response::from_parts(head, body)).await);
+        }
+        Ok(EventStream { operation, body, parser: Parser::default(), _connection: connection })
+    }
+}
+
+impl EventStream {
+    /// The next event; `None` when the server closed the stream in order. Without an `end` event before, that
+    /// too means the stream was cut.
+    pub async fn next(&mut self) -> Result<Option<StreamEvent>, ClientError> {
+        loop {
+            if let Some(event) = self.parser.next() {
+                return Ok(Some(event));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        self.parser.feed(&piece);
+                    }
+                }
+                Some(Err(source)) => {
+                    return Err(ClientError::Cut {
+                        operation: self.operation.clone(),
+                        source: source.into(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether another event can be had without waiting.
+    pub fn has_buffered(&self) -> bool {
+        self.parser.buffer.windows(2).any(|pair| pair == b"\n\n")
+    }
+}
+
+#[derive(Default)]
+struct Parser {
+    buffer: BytesMut,
+    pending: StreamEvent,
+    has_fields: bool,
+}
+
+impl Parser {
+    fn feed(&mut self, piece: &Bytes) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    fn next(&mut self) -> Option<StreamEvent> {
+        while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+            let line = self.buffer.split_to(end);
+            self.buffer.advance(1);
+            let line = line.strip_suffix(b"\r").unwrap_or(&line);
+            if line.is_empty() {
+                if std::mem::take(&mut self.has_fields) {
+                    return Some(std::mem::take(&mut self.pending));
+                }
+                continue;
+            }
+            self.field(&String::from_utf8_lossy(line));
+        }
+        None
+    }
+
+    fn field(&mut self, line: &str) {
+        let (name, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match name {
+            "id" => self.pending.id = value.parse().ok(),
+            "event" => value.clone_into(&mut self.pending.kind),
+            "data" => {
+                if !self.pending.data.is_empty() {
+                    self.pending.data.push('\n');
+                }
+                self.pending.data.push_str(value);
+            }
+            // A comment (empty name) or a field this client does not use.
+            _ => return,
+        }
+        self.has_fields = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pieces: &[&[u8]]) -> Vec<StreamEvent> {
+        let mut parser = Parser::default();
+        let mut events = Vec::new();
+        for piece in pieces {
+            parser.feed(&Bytes::copy_from_slice(piece));
+            while let Some(event) = parser.next() {
+                events.push(event);
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn events_survive_any_cut_into_pieces() {
+        let text =
+            b": ping\n\nid: 7\nevent: log\ndata: {\"text\":\"\xc3\xbc\"}\n\nevent: end\ndata: {}\r\n\r\n";
+        let whole = read(&[text]);
+        assert_eq!(whole.len(), 2);
+        assert_eq!(
+            whole[0],
+            StreamEvent { id: Some(7), kind: "log".into(), data: "{\"text\":\"ü\"}".into() }
+        );
+        assert_eq!(whole[1], StreamEvent { id: None, kind: "end".into(), data: "{}".into() });
+        for cut in 0..text.len() {
+            assert_eq!(read(&[&text[..cut], &text[cut..]]), whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn data_of_several_lines_is_joined() {
+        assert_eq!(read(&[b"data: a\ndata: b\n\n"])[0].data, "a\nb");
+    }
+}

@@ -1,0 +1,138 @@
+//! Settings: flags, then `GPULAYER_*`, then `$GPULAYER_HOME/config.toml`, then defaults. Read once at the start of
+//! the process and passed on; nothing else reads the environment for settings. `docs/CONFIG.md` is printed from here.
+
+mod error;
+pub mod places;
+pub mod readiness;
+mod table;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::contract::quantity::Seconds;
+
+pub use error::ConfigError;
+pub use places::Places;
+pub use readiness::Readiness;
+pub use table::{SETTINGS, Setting, markdown};
+
+/// Everything the daemon and the command line can be told from outside.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Where configuration, credentials and state live.
+    pub places: Places,
+    /// The server to speak with instead of the own daemon.
+    pub url: Option<String>,
+    /// The token for it.
+    pub token: Option<String>,
+    /// Port of `gpulayer up` and `server start` on loopback.
+    pub port: u16,
+    /// Below this much free disk under the state folder, submissions are refused (bytes).
+    pub min_free_bytes: u64,
+    /// Largest artifact the server takes (bytes).
+    pub max_artifact_bytes: u64,
+    /// Between two heartbeats of a worker.
+    pub heartbeat_s: Seconds,
+    /// After which a silent task's lease runs out.
+    pub lease_ttl_s: Seconds,
+    /// After which a task that its worker has not started goes back to the queue.
+    pub start_timeout_s: Seconds,
+    /// After which an idle per-user daemon leaves.
+    pub idle_exit_s: Seconds,
+    /// Threads that serve HTTP.
+    pub http_threads: usize,
+    /// Cores the local worker offers, in thousandths; `None` = all it finds.
+    pub worker_cpus_millis: Option<u32>,
+}
+
+/// How one daemon process is meant to run. Made by the command line, carried out by the daemon.
+#[derive(Debug)]
+pub struct DaemonOptions {
+    /// What it was told from outside.
+    pub settings: Settings,
+    /// Started by a command that found no daemon: leaves when idle, has no TCP.
+    pub on_demand: bool,
+    /// Where to listen on TCP; `None` = not at all. Port 0 = any free one.
+    pub tcp: Option<SocketAddr>,
+    /// The Unix socket.
+    pub unix_socket: PathBuf,
+    /// Whoever waits for this daemon to answer; `None` in the foreground.
+    pub readiness: Option<Readiness>,
+    /// Whether this host's own worker runs inside.
+    pub with_worker: bool,
+    /// Whether to write `client-token` and `join-token` under the home folder (`up`, `server start`).
+    pub write_tokens: bool,
+}
+
+impl Settings {
+    /// Reads the environment of this process and `config.toml`.
+    pub fn load() -> Result<Self, ConfigError> {
+        Self::load_from(&|name| std::env::var_os(name))
+    }
+
+    /// As [`Settings::load`] with the environment given.
+    pub fn load_from(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Result<Self, ConfigError> {
+        let places = Places::resolve(env)?;
+        let file = table::read_file(&places.home.join("config.toml"))?;
+        table::settle(places, env, &file)
+    }
+
+    /// The default values, with everything under one folder: for tests and tools.
+    pub fn under(folder: &Path) -> Result<Self, ConfigError> {
+        let places = Places { home: folder.join("home"), state: folder.join("state") };
+        table::settle(places, &|_| None, &toml::Table::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn load(home: &Path, env: &[(&str, &str)]) -> Result<Settings, ConfigError> {
+        let mut env: HashMap<_, _> =
+            env.iter().map(|(name, value)| (name.to_string(), value.into())).collect();
+        env.insert("GPULAYER_HOME".to_owned(), home.as_os_str().to_owned());
+        Settings::load_from(&|name| env.get(name).cloned())
+    }
+
+    #[test]
+    fn a_variable_beats_the_file_and_the_file_beats_the_default() {
+        let home = tempfile::tempdir().unwrap();
+        let defaults = load(home.path(), &[]).unwrap();
+        assert_eq!((defaults.port, defaults.lease_ttl_s), (8470, Seconds::new(20)));
+        std::fs::write(home.path().join("config.toml"), "port = 9000\nlease_ttl_s = 1.5\n").unwrap();
+        let filed = load(home.path(), &[]).unwrap();
+        assert_eq!((filed.port, filed.lease_ttl_s), (9000, Seconds::from_millis(1500)));
+        let both = load(home.path(), &[("GPULAYER_PORT", "9001")]).unwrap();
+        assert_eq!((both.port, both.lease_ttl_s), (9001, Seconds::from_millis(1500)));
+    }
+
+    #[test]
+    fn faults_name_the_key_the_place_and_the_nearest_key() {
+        let home = tempfile::tempdir().unwrap();
+        let fault = |text: &str| {
+            std::fs::write(home.path().join("config.toml"), text).unwrap();
+            load(home.path(), &[]).unwrap_err().to_string()
+        };
+        let unknown = fault("prot = 1\n");
+        assert!(unknown.contains("`prot`") && unknown.contains("port"), "{unknown}");
+        let kind = fault("port = \"x\"\n");
+        assert!(kind.contains("`port`") && kind.contains("config.toml"), "{kind}");
+        std::fs::remove_file(home.path().join("config.toml")).unwrap();
+        let variable = load(home.path(), &[("GPULAYER_LEASE_TTL_S", "-1")]).unwrap_err().to_string();
+        assert!(variable.contains("GPULAYER_LEASE_TTL_S"), "{variable}");
+    }
+
+    #[test]
+    fn the_config_page_is_printed_from_the_table() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CONFIG.md");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::create_dir_all(page.parent().unwrap()).unwrap();
+            std::fs::write(&page, markdown()).unwrap();
+        }
+        let found = std::fs::read_to_string(&page).unwrap_or_default();
+        assert_eq!(found, markdown(), "docs/CONFIG.md is out of date: run the tests with UPDATE=1");
+    }
+}

@@ -1,0 +1,88 @@
+//! What can be wrong with the configuration.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A setting or folder that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Neither `HOME` nor `GPULAYER_HOME` names a folder.
+    #[error(
+        "neither HOME nor GPULAYER_HOME is set: set GPULAYER_HOME to a folder for configuration and credentials"
+    )]
+    NoHome,
+    /// A folder cannot be looked at or made.
+    #[error("cannot {operation} {path}", path = .path.display())]
+    Folder {
+        /// `read`, `make`.
+        operation: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The state folder in the shared temporary folder belongs to somebody else.
+    #[error(
+        "{path} is not a folder that only this user can enter (owner {owner}, mode {mode:03o}): remove it, or set GPULAYER_STATE",
+        path = .path.display()
+    )]
+    NotMine {
+        /// Which.
+        path: PathBuf,
+        /// Its owner's user id.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// No socket path under it would fit.
+    #[error(
+        "GPULAYER_STATE={path} is too long: socket paths under it would have {bytes} bytes, and the system allows {limit}",
+        path = .path.display()
+    )]
+    TooLong {
+        /// As given.
+        path: PathBuf,
+        /// Length of the longest socket path.
+        bytes: usize,
+        /// What the system allows.
+        limit: usize,
+    },
+    /// The configuration file cannot be read.
+    #[error("cannot read {path}", path = .path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The configuration file is not TOML.
+    #[error("{path} is not valid TOML", path = .path.display())]
+    NotToml {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// A key that means nothing.
+    #[error("{path}: there is no setting `{key}`{hint}", path = .path.display())]
+    UnknownKey {
+        /// Which file.
+        path: PathBuf,
+        /// As written.
+        key: String,
+        /// `; did you mean …?`, or nothing.
+        hint: String,
+    },
+    /// A value of the wrong kind or outside its range.
+    #[error("{origin}: `{key}` is `{given}`, but {expected} is expected")]
+    BadValue {
+        /// The file or the variable.
+        origin: String,
+        /// Which setting.
+        key: &'static str,
+        /// As written.
+        given: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}

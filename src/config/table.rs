@@ -1,0 +1,211 @@
+//! The one table of settings: key, default, kind and meaning. The file, the variables and `docs/CONFIG.md` all
+//! follow it.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use toml::Value;
+
+use super::{ConfigError, Places, Settings};
+use crate::contract::quantity::Seconds;
+
+/// What a setting holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Port,
+    Count,
+    Bytes,
+    Seconds,
+    Cpus,
+}
+
+impl Kind {
+    const fn expected(self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::Port => "a port from 0 to 65535",
+            Kind::Count => "a number from 1 to 256",
+            Kind::Bytes => "a number of bytes, or a size such as `2GiB`",
+            Kind::Seconds => "a number of seconds above 0",
+            Kind::Cpus => "a number of CPUs above 0 with up to 3 decimals",
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub struct Setting {
+    /// The key in `config.toml`.
+    pub key: &'static str,
+    /// The variable that beats the file.
+    pub variable: &'static str,
+    /// What holds when neither is there, as text.
+    pub default: &'static str,
+    kind: Kind,
+    /// One sentence.
+    pub meaning: &'static str,
+}
+
+macro_rules! settings {
+    ($($key:literal $variable:literal $default:literal $kind:ident $meaning:literal;)*) => {
+        /// Every setting, in the order of the page.
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            key: $key, variable: $variable, default: $default, kind: Kind::$kind, meaning: $meaning,
+        }),*];
+    };
+}
+
+settings! {
+    "url" "GPULAYER_URL" "" Text "The server to speak with instead of the own daemon: `http://HOST[:PORT]` or `unix:/PATH`.";
+    "token" "GPULAYER_TOKEN" "" Text "The token for that server.";
+    "port" "GPULAYER_PORT" "8470" Port "Port of `gpulayer up` and `gpulayer server start` on loopback; 0 = any free one.";
+    "min_free_bytes" "GPULAYER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under the state folder, submissions are refused (`storage_full`); finishes and cancels go on.";
+    "max_artifact_bytes" "GPULAYER_MAX_ARTIFACT_BYTES" "1099511627776" Bytes "Largest artifact the server takes.";
+    "heartbeat_s" "GPULAYER_HEARTBEAT_S" "2" Seconds "Between two heartbeats of a worker.";
+    "lease_ttl_s" "GPULAYER_LEASE_TTL_S" "20" Seconds "After this long without a heartbeat a worker's tasks are no longer its own.";
+    "start_timeout_s" "GPULAYER_START_TIMEOUT_S" "20" Seconds "A task that its worker has not started by then goes back to the queue.";
+    "idle_exit_s" "GPULAYER_IDLE_EXIT_S" "600" Seconds "An on-demand daemon with nothing queued, running or asked leaves after this long.";
+    "http_threads" "GPULAYER_HTTP_THREADS" "1" Count "Threads that serve HTTP.";
+    "worker_cpus" "GPULAYER_WORKER_CPUS" "" Cpus "CPUs the daemon's own worker offers; all of the machine's when not set.";
+}
+
+/// Reads `config.toml`; an absent file is an empty one.
+pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(absent) if absent.kind() == std::io::ErrorKind::NotFound => return Ok(toml::Table::new()),
+        Err(source) => return Err(ConfigError::Unreadable { path: path.to_owned(), source }),
+    };
+    let table: toml::Table = text
+        .parse()
+        .map_err(|source| ConfigError::NotToml { path: path.to_owned(), source: Box::new(source) })?;
+    if let Some(key) = table.keys().find(|key| !SETTINGS.iter().any(|setting| setting.key == *key)) {
+        let known: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
+        let hint = format!("; known: {}", known.join(", "));
+        return Err(ConfigError::UnknownKey { path: path.to_owned(), key: key.clone(), hint });
+    }
+    Ok(table)
+}
+
+/// Decides every setting.
+pub(super) fn settle(
+    places: Places,
+    env: &dyn Fn(&str) -> Option<OsString>,
+    file: &toml::Table,
+) -> Result<Settings, ConfigError> {
+    let file_name = places.home.join("config.toml").display().to_string();
+    let given = Given { env, file, file_name: &file_name };
+    Ok(Settings {
+        url: given.text("url")?,
+        token: given.text("token")?,
+        port: given.required("port", |value| u16::try_from(whole(value)?).ok())?,
+        min_free_bytes: given.required("min_free_bytes", bytes)?,
+        max_artifact_bytes: given.required("max_artifact_bytes", bytes)?,
+        heartbeat_s: given.required("heartbeat_s", seconds)?,
+        lease_ttl_s: given.required("lease_ttl_s", seconds)?,
+        start_timeout_s: given.required("start_timeout_s", seconds)?,
+        idle_exit_s: given.required("idle_exit_s", seconds)?,
+        http_threads: given.required("http_threads", |value| {
+            usize::try_from(whole(value)?).ok().filter(|count| (1..=256).contains(count))
+        })?,
+        worker_cpus_millis: given.optional("worker_cpus", |value| {
+            let millis = (number(value)? * 1000.0).round();
+            (1.0..=4e9).contains(&millis).then_some(millis as u32)
+        })?,
+        places,
+    })
+}
+
+struct Given<'a> {
+    env: &'a dyn Fn(&str) -> Option<OsString>,
+    file: &'a toml::Table,
+    file_name: &'a str,
+}
+
+impl Given<'_> {
+    fn optional<T>(
+        &self,
+        key: &'static str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else { return Ok(None) };
+        let variable = (self.env)(setting.variable).filter(|text| !text.is_empty());
+        let (origin, value) = if let Some(text) = variable {
+            (setting.variable, Value::String(text.to_string_lossy().into_owned()))
+        } else if let Some(value) = self.file.get(key) {
+            (self.file_name, value.clone())
+        } else if setting.default.is_empty() {
+            return Ok(None);
+        } else {
+            ("default", Value::String(setting.default.to_owned()))
+        };
+        let bad = || ConfigError::BadValue {
+            origin: origin.to_owned(),
+            key,
+            given: value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+            expected: setting.kind.expected(),
+        };
+        read(&value).map(Some).ok_or_else(bad)
+    }
+
+    fn required<T>(&self, key: &'static str, read: impl Fn(&Value) -> Option<T>) -> Result<T, ConfigError> {
+        self.optional(key, read)?.ok_or(ConfigError::BadValue {
+            origin: "default".to_owned(),
+            key,
+            given: String::new(),
+            expected: "a value",
+        })
+    }
+
+    fn text(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        self.optional(key, |value| value.as_str().map(str::to_owned))
+    }
+}
+
+fn whole(value: &Value) -> Option<i64> {
+    match value {
+        Value::Integer(whole) => Some(*whole),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(whole) => Some(*whole as f64),
+        Value::Float(number) => Some(*number),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn bytes(value: &Value) -> Option<u64> {
+    u64::try_from(whole(value)?).ok()
+}
+
+fn seconds(value: &Value) -> Option<Seconds> {
+    let seconds = Seconds::from_f64(number(value)?)?;
+    (seconds.millis() > 0).then_some(seconds)
+}
+
+/// The page `docs/CONFIG.md`.
+pub fn markdown() -> String {
+    let mut page = String::from(
+        "# Configuration\n\n\
+         <!-- Printed from src/config/table.rs; a test compares. `UPDATE=1 cargo nextest run config` rewrites it. -->\n\n\
+         A flag beats a `GPULAYER_*` variable, a variable beats `$GPULAYER_HOME/config.toml`, the file beats the default.\n\
+         A key the file should not hold is an error that names the nearest one. Sizes may be written as `2GiB`, times as `90m`.\n\n\
+         | variable | default | meaning |\n|---|---|---|\n\
+         | `GPULAYER_HOME` | `~/.gpulayer` | Configuration and credentials (0700). May be on a network file system. |\n\
+         | `GPULAYER_STATE` | `$GPULAYER_HOME/state` | Database, artifacts, socket, workspaces. `/var/tmp/gpulayer-<uid>/<hash of the home folder>` when the default is on a network file system or too long for a socket path. |\n\n\
+         | key | variable | default | meaning |\n|---|---|---|---|\n",
+    );
+    for setting in SETTINGS {
+        let default =
+            if setting.default.is_empty() { "–".to_owned() } else { format!("`{}`", setting.default) };
+        page +=
+            &format!("| `{}` | `{}` | {default} | {} |\n", setting.key, setting.variable, setting.meaning);
+    }
+    page
+}
