@@ -237,9 +237,8 @@ impl Client {
         let operation = call.operation();
         let (head, body, connection) = self.open(call).await?;
         let whole = http_body_util::Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-        let body = whole
-            .map_err(|source| ClientError::Cut { operation: operation.clone(), source: source.into() })?
-            .to_bytes();
+        let body =
+            whole.map_err(|source| ClientError::Cut { operation: operation.clone(), source })?.to_bytes();
         self.keep(connection);
         let answer = Answer { operation, status: head.status, headers: head.headers, body };
         if answer.status.as_u16() < 400 { Ok(answer) } else { Err(refusal(answer)) }
@@ -385,6 +384,6 @@ async fn refusal_of(operation: String, response: Response<hyper::body::Incoming>
         Ok(whole) => {
             refusal(Answer { operation, status: head.status, headers: head.headers, body: whole.to_bytes() })
         }
-        Err(source) => ClientError::Cut { operation, source: source.into() },
+        Err(source) => ClientError::Cut { operation, source },
     }
 }

@@ -212,6 +212,8 @@ mod tests {
     #[test]
     fn a_folder_others_can_enter_is_refused() {
         let folder = tempfile::tempdir().unwrap();
+        let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(folder.path(), closed).unwrap();
         assert!(refuse_unless_mine(folder.path()).is_ok());
         assert!(refuse_unless_mine(&folder.path().join("absent")).is_ok());
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
