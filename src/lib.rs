@@ -6,6 +6,7 @@
 pub mod contract;
 pub mod domain;
 
+pub mod artifacts;
 pub mod client;
 pub mod clock;
 pub mod journal;

@@ -1,0 +1,26 @@
+//! Bytes on disk: the content-addressed store, source bundles, and what crosses a workspace's border in either
+//! direction. Owns the layout of `$GPULAYER_STATE/artifacts`. Everything here blocks and streams: memory does
+//! not grow with the size of a file. Never does: permissions (a digest is no permission; callers check),
+//! network, processes.
+
+mod beneath;
+mod collect;
+mod copy;
+mod error;
+mod links;
+mod place;
+mod snapshot;
+mod store;
+mod transfer;
+mod unpack;
+mod upload;
+
+pub use beneath::{RelativePath, RelativePathError, open_beneath, open_folder};
+pub use collect::{CollectError, Collected, CollectedContent, CollectedFile, collect};
+pub use error::ArtifactError;
+pub use place::place_input;
+pub use snapshot::Snapshot;
+pub use store::{ArtifactStore, Limits};
+pub use transfer::Imported;
+pub use unpack::{UnpackError, UnpackLimits, Unpacked, unpack};
+pub use upload::{Begun, Upload};

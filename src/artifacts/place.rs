@@ -1,0 +1,32 @@
+//! Puts one input into a workspace: a private copy (a reflink where possible), never a link into a cache.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::beneath::{RelativePath, create_file, make_folders, split};
+use super::copy::copy_contents;
+use super::unpack::{UnpackError, UnpackLimits, file_mode, unpack};
+use crate::contract::spec::InputMode;
+
+/// Copies the artifact `source` to `path` beneath `workspace`, or extracts it there; folders are made, a file
+/// in the way is replaced. [`InputMode::Ro`] gives 0444, [`InputMode::Rw`] 0644.
+pub fn place_input(
+    source: &File,
+    workspace: BorrowedFd<'_>,
+    path: &RelativePath,
+    mode: InputMode,
+    unpacked: bool,
+) -> Result<(), UnpackError> {
+    if unpacked {
+        let tar = BufReader::with_capacity(64 * 1024, source);
+        unpack(tar, workspace, path, mode, UnpackLimits::default())?;
+        return Ok(());
+    }
+    let shown = path.as_str();
+    let (folder, name) = split(shown);
+    let size_bytes = source.metadata().map_err(UnpackError::at(shown))?.len();
+    let folder = make_folders(workspace, folder).map_err(UnpackError::at(shown))?;
+    let file = create_file(folder.as_fd(), name, file_mode(mode, false)).map_err(UnpackError::at(shown))?;
+    copy_contents(source, &file, size_bytes).map_err(UnpackError::at(shown))
+}

@@ -1,0 +1,228 @@
+//! The content-addressed store: `sha256/ab/abcdef…` holds whole, verified, read-only files; `partial/` holds
+//! what is on its way in. A file's modification time is its pin: for 24 h after it, nothing removes the file.
+//! The caller holds the state folder's lock, so no other process writes here.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+use rustix::io::Errno;
+
+use super::error::ArtifactError;
+use super::upload::Parked;
+use crate::contract::artifact::Digest;
+
+/// How long a PUT or a `missing` keeps a digest from removal, and how long an unfinished upload lives.
+pub(super) const PIN: Duration = Duration::from_secs(24 * 3600);
+
+/// What the store accepts.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Largest artifact in bytes.
+    pub max_artifact_bytes: u64,
+    /// How long a second upload of a digest waits for the first.
+    pub upload_wait: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_artifact_bytes: 1 << 40, upload_wait: Duration::from_secs(30) }
+    }
+}
+
+/// A handle on the store; clones share one.
+#[derive(Debug, Clone)]
+pub struct ArtifactStore {
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) folder: PathBuf,
+    pub(super) limits: Limits,
+    pub(super) uploads: Mutex<Uploads>,
+    pub(super) upload_ended: Condvar,
+    /// Read by whoever pins or adds, written by whoever removes: a digest that was just promised to be here
+    /// must not vanish between the look at its age and the removal.
+    pub(super) removal: RwLock<()>,
+    pub(super) next_import: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Uploads {
+    /// Digests with a live [`super::Upload`].
+    pub(super) live: HashSet<Digest>,
+    /// Hashes of interrupted uploads, so that the next part need not read what is there already.
+    pub(super) parked: HashMap<Digest, Parked>,
+}
+
+impl ArtifactStore {
+    /// Opens the store in `folder`, making it when absent, and clears what imports a crash left half done.
+    pub fn open(folder: &Path, limits: Limits) -> Result<Self, ArtifactError> {
+        for part in ["sha256", "partial"] {
+            let path = folder.join(part);
+            fs::create_dir_all(&path).map_err(ArtifactError::at("create", &path))?;
+        }
+        sync_folder(folder)?;
+        let shared = Shared {
+            folder: folder.to_owned(),
+            limits,
+            uploads: Mutex::default(),
+            upload_ended: Condvar::new(),
+            removal: RwLock::new(()),
+            next_import: AtomicU64::new(0),
+        };
+        let store = Self { shared: Arc::new(shared) };
+        store.remove_partials(|name, _| name.starts_with("import-"))?;
+        Ok(store)
+    }
+
+    /// What it accepts.
+    pub fn limits(&self) -> Limits {
+        self.shared.limits
+    }
+
+    /// Opens an artifact for reading, with its length in bytes.
+    pub fn open_read(&self, digest: Digest) -> Result<Option<(File, u64)>, ArtifactError> {
+        let path = self.path_of(digest);
+        let Some(file) = present(File::open(&path)).map_err(ArtifactError::at("open", &path))? else {
+            return Ok(None);
+        };
+        let size_bytes = file.metadata().map_err(ArtifactError::at("look at", &path))?.len();
+        Ok(Some((file, size_bytes)))
+    }
+
+    /// Length in bytes of an artifact, if it is here.
+    pub fn size_bytes(&self, digest: Digest) -> Result<Option<u64>, ArtifactError> {
+        let path = self.path_of(digest);
+        let found = present(fs::metadata(&path)).map_err(ArtifactError::at("look at", &path))?;
+        Ok(found.map(|metadata| metadata.len()))
+    }
+
+    /// Whether an artifact is here. Does not pin it.
+    pub fn contains(&self, digest: Digest) -> Result<bool, ArtifactError> {
+        Ok(self.size_bytes(digest)?.is_some())
+    }
+
+    /// Those of `digests` that are not here, in their order; the others are pinned for 24 h.
+    pub fn missing(&self, digests: &[Digest]) -> Result<Vec<Digest>, ArtifactError> {
+        let mut missing = Vec::new();
+        for &digest in digests {
+            if !self.touch(digest)? {
+                missing.push(digest);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Pins an artifact for 24 h from now; `false` when it is not here.
+    pub fn touch(&self, digest: Digest) -> Result<bool, ArtifactError> {
+        let _adding = self.shared.removal.read();
+        let path = self.path_of(digest);
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        match utimensat(CWD, &path, &times, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(ArtifactError::at("pin", &path)(errno)),
+        }
+    }
+
+    /// Removes an artifact unless it was pinned within the last 24 h; whether it was removed.
+    pub fn remove_if_unpinned(&self, digest: Digest) -> Result<bool, ArtifactError> {
+        let _removing = self.shared.removal.write();
+        let path = self.path_of(digest);
+        let Some(metadata) = present(fs::metadata(&path)).map_err(ArtifactError::at("look at", &path))?
+        else {
+            return Ok(false);
+        };
+        if !older_than_pin(metadata.modified().map_err(ArtifactError::at("look at", &path))?) {
+            return Ok(false);
+        }
+        fs::remove_file(&path).map_err(ArtifactError::at("remove", &path))?;
+        Ok(true)
+    }
+
+    /// Removes unfinished uploads that nobody touched for 24 h; how many.
+    pub fn sweep_partials(&self) -> Result<usize, ArtifactError> {
+        let live = self.shared.uploads.lock().live.clone();
+        self.remove_partials(|name, modified| {
+            let busy = Digest::from_hex(name).is_ok_and(|digest| live.contains(&digest));
+            !busy && older_than_pin(modified)
+        })
+    }
+
+    fn remove_partials(&self, unwanted: impl Fn(&str, SystemTime) -> bool) -> Result<usize, ArtifactError> {
+        let folder = self.shared.folder.join("partial");
+        let mut removed = 0;
+        for entry in fs::read_dir(&folder).map_err(ArtifactError::at("list", &folder))? {
+            let entry = entry.map_err(ArtifactError::at("list", &folder))?;
+            let path = entry.path();
+            let Some(metadata) = present(entry.metadata()).map_err(ArtifactError::at("look at", &path))?
+            else {
+                continue;
+            };
+            let modified = metadata.modified().map_err(ArtifactError::at("look at", &path))?;
+            if unwanted(&entry.file_name().to_string_lossy(), modified) {
+                present(fs::remove_file(&path)).map_err(ArtifactError::at("remove", &path))?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    pub(super) fn path_of(&self, digest: Digest) -> PathBuf {
+        let hex = digest.hex();
+        let mut path = self.shared.folder.join("sha256");
+        path.push(&hex[..2]);
+        path.push(hex);
+        path
+    }
+
+    pub(super) fn partial_path(&self, name: &str) -> PathBuf {
+        self.shared.folder.join("partial").join(name)
+    }
+
+    /// Gives a complete, verified temporary file its final name. Durable when this returns.
+    pub(super) fn publish(&self, file: &File, temporary: &Path, digest: Digest) -> Result<(), ArtifactError> {
+        rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(0o444))
+            .map_err(ArtifactError::at("protect", temporary))?;
+        file.sync_all().map_err(ArtifactError::at("sync", temporary))?;
+        let path = self.path_of(digest);
+        let _adding = self.shared.removal.read();
+        if let Some(folder) = path.parent() {
+            match fs::create_dir(folder) {
+                Ok(()) => sync_folder(&self.shared.folder.join("sha256"))?,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(ArtifactError::at("create", folder)(error)),
+            }
+            fs::rename(temporary, &path).map_err(ArtifactError::at("rename", temporary))?;
+            sync_folder(folder)?;
+        }
+        Ok(())
+    }
+}
+
+/// A clock set back makes things look younger, which only keeps them longer.
+fn older_than_pin(modified: SystemTime) -> bool {
+    SystemTime::now().duration_since(modified).is_ok_and(|age| age >= PIN)
+}
+
+/// `None` for what does not exist.
+pub(super) fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn sync_folder(folder: &Path) -> Result<(), ArtifactError> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(ArtifactError::at("sync", folder))
+}
