@@ -96,7 +96,11 @@ fn processes(count: usize, spawners: usize, program: &str, args: &[String]) -> a
     Ok(summary(count, began.elapsed(), taken))
 }
 
-fn spawn_until_none_left(left: &AtomicUsize, program: &str, args: &[String]) -> anyhow::Result<Vec<Duration>> {
+fn spawn_until_none_left(
+    left: &AtomicUsize,
+    program: &str,
+    args: &[String],
+) -> anyhow::Result<Vec<Duration>> {
     let mut taken = Vec::new();
     while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
         let began = Instant::now();
@@ -140,7 +144,12 @@ async fn await_end(client: &Client, id: JobId) -> anyhow::Result<()> {
     }
 }
 
-async fn burst(socket: &std::path::Path, count: usize, connections: usize, cpus: f64) -> anyhow::Result<Value> {
+async fn burst(
+    socket: &std::path::Path,
+    count: usize,
+    connections: usize,
+    cpus: f64,
+) -> anyhow::Result<Value> {
     let left = Arc::new(AtomicUsize::new(count));
     let job = Arc::new(true_job(cpus));
     let began = Instant::now();

@@ -119,10 +119,8 @@ fn name_faults(file: &File, tokens: &[Token]) -> Vec<Fault> {
         let [Token { kind: Kind::Word(keyword), .. }, Token { kind: Kind::Word(name), line }] = pair else {
             continue;
         };
-        if !matches!(keyword.as_str(), "struct" | "enum" | "trait" | "type" | "mod" | "fn") {
-            continue;
-        }
-        if let Some(word) = banned_word(name) {
+        let is_thing = matches!(keyword.as_str(), "struct" | "enum" | "trait" | "mod");
+        if let Some(word) = banned_word(name).filter(|_| is_thing) {
             found.push(fault("name", file, *line, format!("`{name}`: `{word}` says nothing")));
         }
         if keyword == "fn" && name.starts_with("get_") {
