@@ -36,6 +36,10 @@ pub enum Change {
     WorkerRecorded(Box<WorkerRecord>),
     /// A credential was made.
     TokenRecorded(Box<TokenRecord>),
+    /// Something must be done outside, at least once.
+    OutboxQueued(Box<OutboxEntry>),
+    /// It was done.
+    OutboxDelivered(OutboxId),
 }
 
 /// What never changes about a job.
@@ -224,5 +228,22 @@ pub struct TokenRecord {
     /// What people call it; also `submitted_by` of its jobs.
     pub name: String,
     /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// Names an outbox entry to the receiver, so that a repeated delivery is recognised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OutboxId(pub u128);
+
+/// An effect on the outside that must survive a crash (webhooks, calls of providers).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxEntry {
+    /// A UUIDv7.
+    pub id: OutboxId,
+    /// Who delivers it.
+    pub kind: String,
+    /// What to deliver, as JSON.
+    pub payload: String,
+    /// When it was decided.
     pub created_at: Timestamp,
 }
