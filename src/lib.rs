@@ -10,6 +10,7 @@ pub mod artifacts;
 pub mod client;
 pub mod clock;
 pub mod journal;
+pub mod store;
 
 pub mod actors;
 

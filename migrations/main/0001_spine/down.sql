@@ -1,0 +1,12 @@
+DROP TABLE meta;
+DROP TABLE outbox;
+DROP TABLE artifact_refs;
+DROP TABLE tokens;
+DROP TABLE workers;
+DROP TABLE used_keys;
+DROP TABLE events;
+DROP TABLE task_standings;
+DROP TABLE tasks;
+DROP TABLE job_results;
+DROP TABLE job_standings;
+DROP TABLE jobs;

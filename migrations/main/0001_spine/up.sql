@@ -1,0 +1,132 @@
+-- Ids are 16-byte UUIDv7 (big-endian, so that bytes sort by time), times microseconds since 1970 UTC, JSON is TEXT.
+-- What never changes and what moves are separate tables: a move rewrites a short row, not the spec, and as a
+-- REPLACE of a whole row it stays in the statement cache. The spec stands last so that no list reads past it.
+
+CREATE TABLE jobs (
+    id             BLOB    NOT NULL PRIMARY KEY,
+    name           TEXT,
+    project        TEXT    NOT NULL,
+    labels         TEXT    NOT NULL,
+    priority       INTEGER NOT NULL,
+    submitted_by   TEXT    NOT NULL,
+    submitted_at   INTEGER NOT NULL,
+    queue_deadline INTEGER,
+    retry_of       BLOB,
+    shape          TEXT    NOT NULL,
+    warnings       TEXT    NOT NULL,
+    spec           TEXT    NOT NULL
+);
+CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL;
+
+CREATE TABLE job_standings (
+    job_id              BLOB    NOT NULL PRIMARY KEY,
+    state               TEXT    NOT NULL,
+    attempt             INTEGER NOT NULL,
+    epoch               INTEGER NOT NULL,
+    event_seq           INTEGER NOT NULL,
+    worker              BLOB,
+    scheduled_at        INTEGER,
+    started_at          INTEGER,
+    ended_at            INTEGER,
+    unreachable_since   INTEGER,
+    cancel_requested_at INTEGER,
+    not_before          INTEGER,
+    end_json            TEXT
+) WITHOUT ROWID;
+CREATE INDEX job_standings_live ON job_standings (job_id) WHERE ended_at IS NULL;
+
+CREATE TABLE job_results (
+    job_id       BLOB NOT NULL PRIMARY KEY,
+    outputs      TEXT NOT NULL,
+    undeclared   TEXT NOT NULL,
+    log_artifact BLOB,
+    warnings     TEXT NOT NULL
+);
+
+CREATE TABLE tasks (
+    id          BLOB    NOT NULL PRIMARY KEY,
+    job_id      BLOB    NOT NULL,
+    attempt     INTEGER NOT NULL,
+    epoch       INTEGER NOT NULL,
+    worker      BLOB    NOT NULL,
+    assigned_at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX tasks_by_job ON tasks (job_id);
+
+CREATE TABLE task_standings (
+    task_id    BLOB    NOT NULL PRIMARY KEY,
+    state      TEXT    NOT NULL,
+    started_at INTEGER,
+    ended_at   INTEGER,
+    stop_cause TEXT,
+    end_json   TEXT,
+    stale      INTEGER NOT NULL
+) WITHOUT ROWID;
+-- Not ended, or ended while the worker may still hold the process tree.
+CREATE INDEX task_standings_live ON task_standings (task_id) WHERE ended_at IS NULL OR stale = 1;
+
+-- `position` is the rowid, so events are only ever appended; the supervisor assigns both numbers.
+CREATE TABLE events (
+    position INTEGER NOT NULL PRIMARY KEY,
+    job_id   BLOB    NOT NULL,
+    seq      INTEGER NOT NULL,
+    time     INTEGER NOT NULL,
+    kind     TEXT    NOT NULL,
+    task_id  BLOB,
+    data     TEXT    NOT NULL,
+    UNIQUE (job_id, seq)
+);
+
+-- Rows lie in the order of use, so that pruning reads from the old end.
+CREATE TABLE used_keys (
+    scope   BLOB    NOT NULL PRIMARY KEY,
+    body    BLOB    NOT NULL,
+    status  INTEGER NOT NULL,
+    answer  TEXT    NOT NULL,
+    used_at INTEGER NOT NULL
+);
+
+CREATE TABLE workers (
+    id            BLOB    NOT NULL PRIMARY KEY,
+    name          TEXT    NOT NULL,
+    kind          TEXT    NOT NULL,
+    machine_id    TEXT    NOT NULL,
+    boot_id       TEXT    NOT NULL,
+    incarnation   INTEGER NOT NULL,
+    capabilities  TEXT    NOT NULL,
+    session_hash  BLOB,
+    registered_at INTEGER NOT NULL,
+    gone          INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE tokens (
+    hash       BLOB    NOT NULL PRIMARY KEY,
+    kind       TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Which artifacts a job keeps alive; `of_results` = by what it produced, not by its spec.
+CREATE TABLE artifact_refs (
+    job_id     BLOB    NOT NULL,
+    of_results INTEGER NOT NULL,
+    digest     BLOB    NOT NULL,
+    PRIMARY KEY (job_id, of_results, digest)
+) WITHOUT ROWID;
+CREATE INDEX artifact_refs_by_digest ON artifact_refs (digest);
+
+-- Effects on the outside that must survive a crash: delivered at least once, with this id.
+CREATE TABLE outbox (
+    id         BLOB    NOT NULL PRIMARY KEY,
+    kind       TEXT    NOT NULL,
+    payload    TEXT    NOT NULL,
+    created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- `leader_term`: the term a write must carry. `last_position`: floor of the event numbering, kept when the newest
+-- events are purged. `min_position`: the feed may have gaps at and below it.
+CREATE TABLE meta (
+    key   TEXT    NOT NULL PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO meta (key, value) VALUES ('leader_term', 1), ('last_position', 0), ('min_position', 0);

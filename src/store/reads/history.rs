@@ -1,0 +1,141 @@
+//! Tasks, events, used keys and artifact references: what happened, and what it holds on to.
+
+use diesel::dsl::exists;
+use diesel::prelude::*;
+use diesel::select;
+
+use super::Reads;
+use crate::contract::artifact::Digest;
+use crate::contract::event::Event;
+use crate::contract::ids::{JobId, TaskId};
+use crate::contract::job::JobState;
+use crate::contract::quantity::Timestamp;
+use crate::contract::worker::Task;
+use crate::domain::change::{TaskRecord, TaskStanding, UsedKey};
+use crate::store::error::StoreError;
+use crate::store::forms::signed;
+use crate::store::rows::{EventRow, TaskRow, TaskStandingRow, UsedKeyRow, hash, read_task};
+use crate::store::schema::{artifact_refs, events, job_standings, task_standings, tasks, used_keys};
+use crate::store::words;
+
+/// An ended task as its repeated finish has to be judged and answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskFinish {
+    /// Which placement it was.
+    pub record: TaskRecord,
+    /// How it stands, with the end that was recorded.
+    pub standing: TaskStanding,
+    /// Where its job stands now.
+    pub job_state: JobState,
+}
+
+impl Reads {
+    /// A job's placements, oldest first.
+    pub fn tasks(&self, job: JobId) -> Result<Vec<Task>, StoreError> {
+        let rows: Vec<(TaskRow, TaskStandingRow)> = self.query("a job's tasks", |connection| {
+            tasks::table
+                .inner_join(task_standings::table)
+                .filter(tasks::job_id.eq(job.to_bytes()))
+                .order((tasks::job_id, tasks::id))
+                .select((TaskRow::as_select(), TaskStandingRow::as_select()))
+                .load(connection)
+        })?;
+        rows.into_iter().map(|(row, standing)| read_task(row, standing)).collect()
+    }
+
+    /// A task that has ended, for a repeat of its finish; `None` = no such task, or not ended.
+    pub fn task_finish(&self, task: TaskId) -> Result<Option<TaskFinish>, StoreError> {
+        let row: Option<(TaskRow, TaskStandingRow, String)> =
+            self.query("a task's finish", |connection| {
+                tasks::table
+                    .inner_join(task_standings::table)
+                    .inner_join(job_standings::table.on(job_standings::job_id.eq(tasks::job_id)))
+                    .filter(tasks::id.eq(task.to_bytes()))
+                    .filter(task_standings::ended_at.is_not_null())
+                    .select((TaskRow::as_select(), TaskStandingRow::as_select(), job_standings::state))
+                    .first(connection)
+                    .optional()
+            })?;
+        row.map(|(row, standing, state)| {
+            Ok(TaskFinish {
+                record: row.read()?,
+                standing: standing.read()?,
+                job_state: words::read_job_state(&state)?,
+            })
+        })
+        .transpose()
+    }
+
+    /// A job's events numbered above `after`, oldest first, at most `limit`.
+    pub fn events(&self, job: JobId, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
+        let rows: Vec<EventRow> = self.query("a job's events", |connection| {
+            events::table
+                .filter(events::job_id.eq(job.to_bytes()))
+                .filter(events::seq.gt(signed(after)))
+                .order(events::seq)
+                .limit(limit as i64)
+                .select(EventRow::as_select())
+                .load(connection)
+        })?;
+        rows.into_iter().map(EventRow::read).collect()
+    }
+
+    /// Events of all jobs at positions above `after`, oldest first, at most `limit`. Purged jobs leave gaps.
+    pub fn feed(&self, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
+        let rows: Vec<EventRow> = self.query("the event feed", |connection| {
+            events::table
+                .filter(events::position.gt(signed(after)))
+                .order(events::position)
+                .limit(limit as i64)
+                .select(EventRow::as_select())
+                .load(connection)
+        })?;
+        rows.into_iter().map(EventRow::read).collect()
+    }
+
+    /// A used idempotency key with its first answer.
+    pub fn used_key(&self, scope: &[u8; 32]) -> Result<Option<UsedKey>, StoreError> {
+        let row: Option<UsedKeyRow> = self.query("a used key", |connection| {
+            used_keys::table
+                .filter(used_keys::scope.eq(scope.as_slice()))
+                .select(UsedKeyRow::as_select())
+                .first(connection)
+                .optional()
+        })?;
+        row.map(UsedKeyRow::read).transpose()
+    }
+
+    /// The scopes of all keys used at or after `since`, oldest first.
+    pub fn used_key_scopes(&self, since: Timestamp) -> Result<Vec<[u8; 32]>, StoreError> {
+        let rows: Vec<Vec<u8>> = self.query("the used keys", |connection| {
+            used_keys::table
+                .filter(used_keys::used_at.ge(since.micros()))
+                .order(used_keys::rowid)
+                .select(used_keys::scope)
+                .load(connection)
+        })?;
+        rows.iter().map(|bytes| hash(bytes, "used_keys.scope")).collect()
+    }
+
+    /// Whether a job other than `except` names or produced this artifact.
+    pub fn artifact_referenced(&self, digest: &Digest, except: Option<JobId>) -> Result<bool, StoreError> {
+        let of_digest = artifact_refs::table.filter(artifact_refs::digest.eq(*digest.bytes()));
+        self.query("the references to an artifact", |connection| match except {
+            Some(job) => select(exists(of_digest.filter(artifact_refs::job_id.ne(job.to_bytes()))))
+                .get_result(connection),
+            None => select(exists(of_digest)).get_result(connection),
+        })
+    }
+
+    /// The artifacts that a job names or produced.
+    pub fn artifacts_of(&self, job: JobId) -> Result<Vec<Digest>, StoreError> {
+        let rows: Vec<Vec<u8>> = self.query("a job's artifacts", |connection| {
+            artifact_refs::table
+                .filter(artifact_refs::job_id.eq(job.to_bytes()))
+                .select(artifact_refs::digest)
+                .distinct()
+                .load(connection)
+        })?;
+        rows.iter().map(|bytes| hash(bytes, "artifact_refs.digest").map(Digest::from_bytes)).collect()
+    }
+}

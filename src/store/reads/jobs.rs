@@ -1,0 +1,256 @@
+//! Jobs: one, a page of a list, and those a person may mean by a piece of text.
+
+use diesel::dsl::sql;
+use diesel::prelude::*;
+use diesel::sql_types::{Bool, Text};
+use diesel::sqlite::Sqlite;
+
+use super::Reads;
+use crate::contract::ids::{JobId, WorkerId};
+use crate::contract::job::{Job, JobState, Page};
+use crate::contract::quantity::Timestamp;
+use crate::domain::change::JobStanding;
+use crate::store::error::StoreError;
+use crate::store::rows::{JobResultsRow, JobRow, JobStandingRow, job_id, read_job};
+use crate::store::schema::{job_results, job_standings, jobs};
+
+/// Which jobs a list shows. The default shows all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    /// In one of these states; empty = any.
+    pub states: Vec<JobState>,
+    /// Of this project.
+    pub project: Option<String>,
+    /// With all of these labels.
+    pub labels: Vec<LabelFilter>,
+    /// With exactly this name.
+    pub name: Option<String>,
+    /// Submitted by this credential or user.
+    pub submitted_by: Option<String>,
+    /// Whose newest task was placed there.
+    pub worker: Option<WorkerId>,
+    /// Children of this array.
+    pub parent: Option<JobId>,
+    /// Accepted after this moment.
+    pub submitted_after: Option<Timestamp>,
+}
+
+/// A label that a job must have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelFilter {
+    /// Its key.
+    pub key: String,
+    /// Its value; `None` = any.
+    pub value: Option<String>,
+}
+
+/// Candidates answered for an ambiguous text.
+const CANDIDATES: i64 = 10;
+/// Characters an id's end must have to be taken as one.
+const SHORTEST_SUFFIX: usize = 4;
+
+type JobRows = (JobRow, JobStandingRow, Option<JobResultsRow>);
+
+impl Reads {
+    /// One job; `queue_reason` is left to whoever knows it.
+    pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        let row: Option<JobRows> = self.query("a job", |connection| {
+            job_standings::table
+                .inner_join(jobs::table.left_join(job_results::table))
+                .filter(job_standings::job_id.eq(id.to_bytes()))
+                .select((
+                    JobRow::as_select(),
+                    JobStandingRow::as_select(),
+                    Option::<JobResultsRow>::as_select(),
+                ))
+                .first(connection)
+                .optional()
+        })?;
+        row.map(|(job, standing, results)| read_job(job, standing, results)).transpose()
+    }
+
+    /// Where one job stands.
+    pub fn job_standing(&self, id: JobId) -> Result<Option<JobStanding>, StoreError> {
+        let row: Option<JobStandingRow> = self.query("a job's standing", |connection| {
+            job_standings::table
+                .find(id.to_bytes())
+                .select(JobStandingRow::as_select())
+                .first(connection)
+                .optional()
+        })?;
+        row.map(JobStandingRow::read).transpose()
+    }
+
+    /// A page of the jobs that match, newest first, of those before `cursor` (the last id of the page before).
+    pub fn jobs(
+        &self,
+        filter: &JobFilter,
+        cursor: Option<JobId>,
+        limit: usize,
+    ) -> Result<Page<Job>, StoreError> {
+        if filter.parent.is_some() {
+            // Arrays come later: no job has a parent.
+            return Ok(Page { items: Vec::new(), next_cursor: None });
+        }
+        let mut rows =
+            self.query("a page of jobs", |connection| load_page(connection, filter, cursor, limit))?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let items: Vec<Job> = rows
+            .into_iter()
+            .map(|(job, standing, results)| read_job(job, standing, results))
+            .collect::<Result<_, _>>()?;
+        let next_cursor = items.last().filter(|_| more).map(|job| job.id.to_string());
+        Ok(Page { items, next_cursor })
+    }
+
+    /// The jobs a person may mean by `text`: `@last` (of `submitted_by`, if given), else a whole id, a name (its latest
+    /// job), the beginning of an id, or the end of one (from 4 characters). Newest first; none = no such job,
+    /// several = ambiguous, of which at most 10 are answered.
+    pub fn resolve(&self, text: &str, submitted_by: Option<&str>) -> Result<Vec<JobId>, StoreError> {
+        if text == "@last" {
+            return self.latest(submitted_by);
+        }
+        if let Ok(id) = text.parse::<JobId>() {
+            return Ok(self.job_standing(id)?.map(|_| id).into_iter().collect());
+        }
+        // A name that looks like a piece of an id is still a name: people choose names, not ids.
+        let named = self.latest_named(text)?;
+        if !named.is_empty() {
+            return Ok(named);
+        }
+        if let Some(beginning) = text.strip_prefix(JobId::PREFIX) {
+            return match id_range(beginning) {
+                Some((low, high)) => self.between(low, high),
+                None => Ok(Vec::new()),
+            };
+        }
+        // Tables show the tail of an id behind an ellipsis, and people copy what they see.
+        let suffix = text.strip_prefix('…').unwrap_or(text);
+        if suffix.len() >= SHORTEST_SUFFIX { self.ending_with(suffix) } else { Ok(Vec::new()) }
+    }
+
+    fn latest(&self, submitted_by: Option<&str>) -> Result<Vec<JobId>, StoreError> {
+        read_ids(self.query("the last job", |connection| {
+            let mut query =
+                jobs::table.select(jobs::id).order(jobs::id.desc()).limit(1).into_boxed::<Sqlite>();
+            if let Some(submitted_by) = submitted_by {
+                query = query.filter(jobs::submitted_by.eq(submitted_by));
+            }
+            query.load(connection)
+        })?)
+    }
+
+    fn latest_named(&self, name: &str) -> Result<Vec<JobId>, StoreError> {
+        read_ids(self.query("jobs by name", |connection| {
+            jobs::table
+                .filter(jobs::name.eq(name))
+                .order(jobs::id.desc())
+                .limit(1)
+                .select(jobs::id)
+                .load(connection)
+        })?)
+    }
+
+    fn between(&self, low: JobId, high: JobId) -> Result<Vec<JobId>, StoreError> {
+        read_ids(self.query("jobs by the beginning of an id", |connection| {
+            jobs::table
+                .filter(jobs::id.between(low.to_bytes(), high.to_bytes()))
+                .order(jobs::id.desc())
+                .limit(CANDIDATES)
+                .select(jobs::id)
+                .load(connection)
+        })?)
+    }
+
+    /// Looks at every id: there is no index of ends, and a person asks rarely.
+    fn ending_with(&self, suffix: &str) -> Result<Vec<JobId>, StoreError> {
+        let ids = self.query("jobs by the end of an id", |connection| {
+            jobs::table.select(jobs::id).order(jobs::id.desc()).load(connection)
+        })?;
+        let mut ids = read_ids(ids)?;
+        ids.retain(|id| id.to_string().strip_prefix(JobId::PREFIX).is_some_and(|id| id.ends_with(suffix)));
+        ids.truncate(CANDIDATES as usize);
+        Ok(ids)
+    }
+}
+
+fn load_page(
+    connection: &mut SqliteConnection,
+    filter: &JobFilter,
+    cursor: Option<JobId>,
+    limit: usize,
+) -> QueryResult<Vec<JobRows>> {
+    let mut query = job_standings::table
+        .inner_join(jobs::table.left_join(job_results::table))
+        .select((JobRow::as_select(), JobStandingRow::as_select(), Option::<JobResultsRow>::as_select()))
+        .order(job_standings::job_id.desc())
+        .limit(limit as i64 + 1)
+        .into_boxed::<Sqlite>();
+    if let Some(cursor) = cursor {
+        query = query.filter(job_standings::job_id.lt(cursor.to_bytes()));
+    }
+    if !filter.states.is_empty() {
+        query = query.filter(job_standings::state.eq_any(filter.states.iter().map(|state| state.word())));
+        // Said in the index's own words, so that live jobs are found without reading the ended ones.
+        if !filter.states.iter().any(|state| state.ended()) {
+            query = query.filter(job_standings::ended_at.is_null());
+        }
+    }
+    if let Some(project) = &filter.project {
+        query = query.filter(jobs::project.eq(project));
+    }
+    if let Some(name) = &filter.name {
+        query = query.filter(jobs::name.eq(name));
+    }
+    if let Some(submitted_by) = &filter.submitted_by {
+        query = query.filter(jobs::submitted_by.eq(submitted_by));
+    }
+    if let Some(worker) = filter.worker {
+        query = query.filter(job_standings::worker.eq(worker.to_bytes()));
+    }
+    if let Some(after) = filter.submitted_after {
+        query = query.filter(jobs::submitted_at.gt(after.micros()));
+    }
+    for label in &filter.labels {
+        let found = sql::<Bool>("EXISTS (SELECT 1 FROM json_each(jobs.labels) AS label WHERE label.key = ")
+            .bind::<Text, _>(&label.key);
+        query = match &label.value {
+            Some(value) => query.filter(found.sql(" AND label.value = ").bind::<Text, _>(value).sql(")")),
+            None => query.filter(found.sql(")")),
+        };
+    }
+    query.load(connection)
+}
+
+fn read_ids(rows: Vec<Vec<u8>>) -> Result<Vec<JobId>, StoreError> {
+    rows.iter().map(|bytes| job_id(bytes, "jobs.id")).collect()
+}
+
+/// The lowest and highest id that begin with these characters (without `job_`); `None` = no id can.
+fn id_range(beginning: &str) -> Option<(JobId, JobId)> {
+    if beginning.is_empty() {
+        return Some((JobId::from_u128(0), JobId::from_u128(u128::MAX)));
+    }
+    let missing = 26usize.checked_sub(beginning.len())?;
+    let fill = |digit: &str| format!("{}{beginning}{}", JobId::PREFIX, digit.repeat(missing)).parse().ok();
+    Some((fill("0")?, fill("z")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_of_a_beginning_holds_the_ids_that_begin_so() {
+        let id = JobId::from_u128(0x0190_1234_5678_9abc_def0_1234_5678_9abc);
+        let text = id.to_string();
+        for length in 0..=26 {
+            let (low, high) = id_range(&text[4..4 + length]).unwrap();
+            assert!(low <= id && id <= high, "{length}");
+        }
+        assert_eq!(id_range(&text[4..]).unwrap(), (id, id));
+        assert_eq!(id_range("u"), None);
+        assert_eq!(id_range("é"), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! The tables of `gpulayer.db` as diesel sees them. `migrations/main` says what they mean.
+
+diesel::table! {
+    jobs (id) {
+        id -> Binary,
+        name -> Nullable<Text>,
+        project -> Text,
+        labels -> Text,
+        priority -> Integer,
+        submitted_by -> Text,
+        submitted_at -> BigInt,
+        queue_deadline -> Nullable<BigInt>,
+        retry_of -> Nullable<Binary>,
+        shape -> Text,
+        warnings -> Text,
+        spec -> Text,
+    }
+}
+
+diesel::table! {
+    job_standings (job_id) {
+        job_id -> Binary,
+        state -> Text,
+        attempt -> BigInt,
+        epoch -> BigInt,
+        event_seq -> BigInt,
+        worker -> Nullable<Binary>,
+        scheduled_at -> Nullable<BigInt>,
+        started_at -> Nullable<BigInt>,
+        ended_at -> Nullable<BigInt>,
+        unreachable_since -> Nullable<BigInt>,
+        cancel_requested_at -> Nullable<BigInt>,
+        not_before -> Nullable<BigInt>,
+        end_json -> Nullable<Text>,
+    }
+}
+
+diesel::table! {
+    job_results (job_id) {
+        job_id -> Binary,
+        outputs -> Text,
+        undeclared -> Text,
+        log_artifact -> Nullable<Binary>,
+        warnings -> Text,
+    }
+}
+
+diesel::table! {
+    tasks (id) {
+        id -> Binary,
+        job_id -> Binary,
+        attempt -> BigInt,
+        epoch -> BigInt,
+        worker -> Binary,
+        assigned_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    task_standings (task_id) {
+        task_id -> Binary,
+        state -> Text,
+        started_at -> Nullable<BigInt>,
+        ended_at -> Nullable<BigInt>,
+        stop_cause -> Nullable<Text>,
+        end_json -> Nullable<Text>,
+        stale -> Bool,
+    }
+}
+
+diesel::table! {
+    events (position) {
+        position -> BigInt,
+        job_id -> Binary,
+        seq -> BigInt,
+        time -> BigInt,
+        kind -> Text,
+        task_id -> Nullable<Binary>,
+        data -> Text,
+    }
+}
+
+diesel::table! {
+    used_keys (scope) {
+        rowid -> BigInt,
+        scope -> Binary,
+        body -> Binary,
+        status -> Integer,
+        answer -> Text,
+        used_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    workers (id) {
+        id -> Binary,
+        name -> Text,
+        kind -> Text,
+        machine_id -> Text,
+        boot_id -> Text,
+        incarnation -> BigInt,
+        capabilities -> Text,
+        session_hash -> Nullable<Binary>,
+        registered_at -> BigInt,
+        gone -> Bool,
+    }
+}
+
+diesel::table! {
+    tokens (hash) {
+        hash -> Binary,
+        kind -> Text,
+        name -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    artifact_refs (job_id, of_results, digest) {
+        job_id -> Binary,
+        of_results -> Bool,
+        digest -> Binary,
+    }
+}
+
+diesel::table! {
+    outbox (id) {
+        id -> Binary,
+        kind -> Text,
+        payload -> Text,
+        created_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    meta (key) {
+        key -> Text,
+        value -> BigInt,
+    }
+}
+
+diesel::joinable!(job_standings -> jobs (job_id));
+diesel::joinable!(job_results -> jobs (job_id));
+diesel::joinable!(task_standings -> tasks (task_id));
+diesel::allow_tables_to_appear_in_same_query!(jobs, job_standings, job_results, tasks, task_standings);

@@ -1,0 +1,57 @@
+//! The words that stand for enums in the database. They are the words of the wire where those have one, and stay
+//! readable to whoever opens the file with another tool.
+
+use super::error::StoreError;
+use crate::contract::job::JobState;
+use crate::contract::worker::{TaskState, WorkerKind};
+use crate::domain::change::TokenKind;
+
+const TASK_STATES: [TaskState; 8] = [
+    TaskState::Assigned,
+    TaskState::Running,
+    TaskState::Succeeded,
+    TaskState::Failed,
+    TaskState::Cancelled,
+    TaskState::TimedOut,
+    TaskState::Lost,
+    TaskState::Declined,
+];
+
+pub const fn worker_kind(kind: WorkerKind) -> &'static str {
+    match kind {
+        WorkerKind::Local => "local",
+        WorkerKind::Remote => "remote",
+    }
+}
+
+pub const fn token_kind(kind: TokenKind) -> &'static str {
+    match kind {
+        TokenKind::AdminClient => "admin_client",
+        TokenKind::Join => "join",
+    }
+}
+
+fn find<T: Copy>(
+    all: &[T],
+    word: impl Fn(T) -> &'static str,
+    text: &str,
+    what: &'static str,
+) -> Result<T, StoreError> {
+    all.iter().copied().find(|one| word(*one) == text).ok_or(StoreError::Corrupt { what })
+}
+
+pub fn read_job_state(text: &str) -> Result<JobState, StoreError> {
+    find(&JobState::ALL, JobState::word, text, "job_standings.state")
+}
+
+pub fn read_task_state(text: &str) -> Result<TaskState, StoreError> {
+    find(&TASK_STATES, TaskState::word, text, "task_standings.state")
+}
+
+pub fn read_worker_kind(text: &str) -> Result<WorkerKind, StoreError> {
+    find(&[WorkerKind::Local, WorkerKind::Remote], worker_kind, text, "workers.kind")
+}
+
+pub fn read_token_kind(text: &str) -> Result<TokenKind, StoreError> {
+    find(&[TokenKind::AdminClient, TokenKind::Join], token_kind, text, "tokens.kind")
+}

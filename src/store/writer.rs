@@ -1,0 +1,276 @@
+//! The one connection that writes the main database.
+//!
+//! A batch is one transaction that first checks the leader's term. Rows are after-images written with REPLACE, so
+//! of several standings of one job or task in a batch only the last is written.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use diesel::prelude::*;
+use diesel::{delete, replace_into};
+
+use super::checkpoint::Checkpointer;
+use super::connection::{self, Role};
+use super::error::StoreError;
+use super::forms::{
+    EventForm, JobForm, JobResultsForm, JobStandingForm, OutboxForm, TaskForm, TaskStandingForm, TokenForm,
+    UsedKeyForm, WorkerForm, signed,
+};
+use super::lock::StateLock;
+use super::schema::{
+    artifact_refs, events, job_results, job_standings, jobs, meta, outbox, task_standings, tasks, tokens,
+    used_keys, workers,
+};
+use super::space::Ballast;
+use crate::contract::artifact::Digest;
+use crate::contract::ids::JobId;
+use crate::contract::quantity::{Seconds, Timestamp};
+use crate::contract::worker::TaskState;
+use crate::domain::change::{Change, JobResults, TaskStanding};
+
+/// Where the journal writes. A trait, so that tests can make the nth commit fail.
+pub trait CommitPort: Send {
+    /// Makes the batch durable in one transaction, or nothing of it. Fails when `term` is not the database's.
+    fn apply(&mut self, batch: &[Change], term: u64) -> Result<(), StoreError>;
+}
+
+/// How long used keys answer repeats (SPEC section 3).
+pub const KEYS_KEPT: Seconds = Seconds::new(7 * 86_400);
+/// Old keys go in passing: at most so many with one commit, so that no commit pays for a backlog.
+const KEYS_PRUNED_AT_ONCE: i64 = 256;
+/// Between two looks for old keys, by the clock of the keys themselves.
+const PRUNE_EVERY: Seconds = Seconds::new(60);
+/// Digests looked at per statement and rows written per change are few; a row is taken as a page of WAL.
+const FRESH_TASK: TaskStanding = TaskStanding {
+    state: TaskState::Assigned,
+    started_at: None,
+    ended_at: None,
+    stop_cause: None,
+    end: None,
+    stale: false,
+};
+
+/// Writes the main database. There is one per state folder: whoever holds it holds the folder's lock.
+pub struct Writer {
+    path: PathBuf,
+    connection: SqliteConnection,
+    checkpointer: Checkpointer,
+    ballast: Arc<Ballast>,
+    next_prune: Timestamp,
+    _lock: Arc<StateLock>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        path: PathBuf,
+        connection: SqliteConnection,
+        checkpointer: Checkpointer,
+        ballast: Arc<Ballast>,
+        lock: Arc<StateLock>,
+    ) -> Self {
+        Self { path, connection, checkpointer, ballast, next_prune: Timestamp::default(), _lock: lock }
+    }
+
+    fn commit(&mut self, batch: &[Change], term: u64) -> Result<(), StoreError> {
+        let superseded = superseded(batch);
+        let prune = self.keys_to_prune(batch);
+        let full = {
+            let _gate = self.checkpointer.gate();
+            self.connection.immediate_transaction(|connection| {
+                check_term(connection, term)?;
+                for (change, superseded) in batch.iter().zip(superseded) {
+                    write(connection, change, superseded)?;
+                }
+                prune.map_or(Ok(false), |before| prune_keys(connection, before))
+            })?
+        };
+        if let Some(before) = prune
+            && !full
+        {
+            self.next_prune = before.plus(KEYS_KEPT).plus(PRUNE_EVERY);
+        }
+        self.checkpointer.wrote(batch.len() as u64);
+        Ok(())
+    }
+
+    /// The time before which keys go with this batch. Time comes from the keys of the batch: there is no clock here.
+    fn keys_to_prune(&self, batch: &[Change]) -> Option<Timestamp> {
+        let now = batch.iter().rev().find_map(|change| match change {
+            Change::KeyUsed(key) => Some(key.used_at),
+            _ => None,
+        })?;
+        (now >= self.next_prune)
+            .then(|| Timestamp::from_micros(now.micros() - Timestamp::default().plus(KEYS_KEPT).micros()))
+    }
+}
+
+impl CommitPort for Writer {
+    fn apply(&mut self, batch: &[Change], term: u64) -> Result<(), StoreError> {
+        match self.commit(batch, term) {
+            // SQLite may have rolled back by itself, and then the connection's own idea of its transaction is
+            // wrong: the second try gets a new one.
+            Err(StoreError::Full { source }) if self.ballast.release() => {
+                tracing::warn!(error = %source, "the disk is full: released the ballast");
+                self.connection = connection::open(&self.path, Role::Writer)?;
+                self.commit(batch, term)
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+/// For each change, whether a later one of the batch writes the same standing. A purge removes rows of tasks that it
+/// does not name, so nothing is superseded across it.
+fn superseded(batch: &[Change]) -> Vec<bool> {
+    let mut answer = vec![false; batch.len()];
+    if batch.len() < 2 {
+        return answer;
+    }
+    let mut jobs = HashSet::new();
+    let mut tasks = HashSet::new();
+    for (superseded, change) in answer.iter_mut().zip(batch).rev() {
+        *superseded = match change {
+            Change::JobInserted(record, _) => !jobs.insert(record.id),
+            Change::JobMoved(id, _) => !jobs.insert(*id),
+            Change::TaskInserted(record) => !tasks.insert(record.id),
+            Change::TaskMoved(id, _) => !tasks.insert(*id),
+            Change::JobPurged(_) => {
+                jobs.clear();
+                tasks.clear();
+                false
+            }
+            _ => false,
+        };
+    }
+    answer
+}
+
+fn check_term(connection: &mut SqliteConnection, held: u64) -> Result<(), StoreError> {
+    let current: i64 = meta::table.find("leader_term").select(meta::value).first(connection)?;
+    if current == signed(held) { Ok(()) } else { Err(StoreError::TermOver { held, current: current as u64 }) }
+}
+
+fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -> QueryResult<()> {
+    match change {
+        Change::JobInserted(record, standing) => {
+            replace_into(jobs::table).values(JobForm::from(&**record)).execute(connection)?;
+            refer(connection, record.id, false, &record.artifacts)?;
+            if !superseded {
+                replace_into(job_standings::table)
+                    .values(JobStandingForm::new(record.id, standing))
+                    .execute(connection)?;
+            }
+        }
+        Change::JobMoved(id, standing) if !superseded => {
+            replace_into(job_standings::table)
+                .values(JobStandingForm::new(*id, standing))
+                .execute(connection)?;
+        }
+        Change::TaskInserted(record) => {
+            replace_into(tasks::table).values(TaskForm::from(record)).execute(connection)?;
+            if !superseded {
+                replace_into(task_standings::table)
+                    .values(TaskStandingForm::new(record.id, &FRESH_TASK))
+                    .execute(connection)?;
+            }
+        }
+        Change::TaskMoved(id, standing) if !superseded => {
+            replace_into(task_standings::table)
+                .values(TaskStandingForm::new(*id, standing))
+                .execute(connection)?;
+        }
+        Change::JobMoved(..) | Change::TaskMoved(..) => {}
+        Change::JobResults(id, results) => write_results(connection, *id, results)?,
+        Change::JobPurged(id) => purge(connection, *id)?,
+        Change::EventAppended(event) => {
+            replace_into(events::table).values(EventForm::from(&**event)).execute(connection)?;
+        }
+        Change::KeyUsed(key) => {
+            replace_into(used_keys::table).values(UsedKeyForm::from(&**key)).execute(connection)?;
+        }
+        Change::WorkerRecorded(record) => {
+            replace_into(workers::table).values(WorkerForm::from(&**record)).execute(connection)?;
+        }
+        Change::TokenRecorded(record) => {
+            replace_into(tokens::table).values(TokenForm::from(&**record)).execute(connection)?;
+        }
+        Change::OutboxQueued(entry) => {
+            replace_into(outbox::table).values(OutboxForm::from(&**entry)).execute(connection)?;
+        }
+        Change::OutboxDelivered(id) => {
+            delete(outbox::table.find(id.0.to_be_bytes())).execute(connection)?;
+        }
+    }
+    Ok(())
+}
+
+fn refer(
+    connection: &mut SqliteConnection,
+    id: JobId,
+    of_results: bool,
+    digests: &[Digest],
+) -> QueryResult<()> {
+    for digest in digests {
+        replace_into(artifact_refs::table)
+            .values((
+                artifact_refs::job_id.eq(id.to_bytes()),
+                artifact_refs::of_results.eq(of_results),
+                artifact_refs::digest.eq(*digest.bytes()),
+            ))
+            .execute(connection)?;
+    }
+    Ok(())
+}
+
+fn write_results(connection: &mut SqliteConnection, id: JobId, results: &JobResults) -> QueryResult<()> {
+    delete(artifact_refs::table)
+        .filter(artifact_refs::job_id.eq(id.to_bytes()))
+        .filter(artifact_refs::of_results.eq(true))
+        .execute(connection)?;
+    // Most jobs bring nothing back, and a job without a row has brought nothing back.
+    if *results == JobResults::default() {
+        delete(job_results::table.find(id.to_bytes())).execute(connection)?;
+        return Ok(());
+    }
+    replace_into(job_results::table).values(JobResultsForm::new(id, results)).execute(connection)?;
+    let collected = results.outputs.iter().filter_map(|file| file.artifact);
+    let digests: Vec<Digest> = collected.chain(results.log_artifact).collect();
+    refer(connection, id, true, &digests)
+}
+
+fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {
+    let id = id.to_bytes();
+    // Positions are never given out twice, also when the newest events are among those that go.
+    let newest: Option<i64> = events::table.select(diesel::dsl::max(events::position)).first(connection)?;
+    if let Some(newest) = newest {
+        diesel::update(meta::table.find("last_position"))
+            .filter(meta::value.lt(newest))
+            .set(meta::value.eq(newest))
+            .execute(connection)?;
+    }
+    let of_job = tasks::table.filter(tasks::job_id.eq(id)).select(tasks::id);
+    delete(task_standings::table.filter(task_standings::task_id.eq_any(of_job))).execute(connection)?;
+    delete(tasks::table.filter(tasks::job_id.eq(id))).execute(connection)?;
+    delete(events::table.filter(events::job_id.eq(id))).execute(connection)?;
+    delete(artifact_refs::table.filter(artifact_refs::job_id.eq(id))).execute(connection)?;
+    delete(job_results::table.find(id)).execute(connection)?;
+    delete(job_standings::table.find(id)).execute(connection)?;
+    delete(jobs::table.find(id)).execute(connection)?;
+    Ok(())
+}
+
+/// Removes keys used before `before`, from the old end of the table. Answers whether there may be more.
+fn prune_keys(connection: &mut SqliteConnection, before: Timestamp) -> Result<bool, StoreError> {
+    let oldest: Vec<(i64, i64)> = used_keys::table
+        .select((used_keys::rowid, used_keys::used_at))
+        .order(used_keys::rowid)
+        .limit(KEYS_PRUNED_AT_ONCE)
+        .load(connection)?;
+    let old = oldest.iter().take_while(|(_, used_at)| *used_at < before.micros());
+    let Some((newest_old, _)) = old.clone().last() else {
+        return Ok(false);
+    };
+    delete(used_keys::table.filter(used_keys::rowid.le(newest_old))).execute(connection)?;
+    Ok(old.count() as i64 == KEYS_PRUNED_AT_ONCE)
+}
