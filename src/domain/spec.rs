@@ -1,9 +1,29 @@
-//! Reads a `JobSpec` from JSON as a person sent it: every fault at once, each with its pointer.
+//! Reads a `JobSpec` from JSON as a person sent it: every fault at once, each with its pointer and with what is
+//! allowed there. `reader` is the layer that collects faults; the other rooms each read one part of a spec;
+//! `supported` is the one list of what this build does not have yet.
+
+mod environment;
+mod files;
+mod identity;
+mod job;
+mod limits;
+mod nearest;
+mod paths;
+mod reader;
+mod relations;
+mod resources;
+mod supported;
+mod versions;
+mod workload;
 
 use serde_json::Value;
 
+use crate::contract::artifact::Digest;
 use crate::contract::problem::{Fault, Warning};
-use crate::contract::spec::JobSpec;
+use crate::contract::spec::{InputOrigin, JobSpec, Workload};
+use reader::{Node, Pointer, Reader};
+
+pub use paths::is_glob;
 
 /// What the reader may be told about its caller and its server.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,12 +43,42 @@ pub struct ReadSpec {
     pub warnings: Vec<Warning>,
 }
 
-/// Reads one spec. `prefix` goes before every pointer (`""`, or `/jobs/17` in a batch).
+/// Reads one spec. `prefix` goes before every pointer: `""`, or `/jobs/17` in a batch, where `#index` may name
+/// an entry before that one. On refusal there is at least one fault; their codes are `invalid`, `missing`,
+/// `unknown_field` (strict only) and `not_supported`.
 pub fn read(value: &Value, prefix: &str, options: ReadOptions) -> Result<ReadSpec, Vec<Fault>> {
-    let _ = options;
-    serde_json::from_value::<JobSpec>(value.clone())
-        .map(|spec| ReadSpec { spec, warnings: Vec::new() })
-        .map_err(|error| {
-            vec![Fault { pointer: prefix.to_owned(), code: "invalid".into(), detail: error.to_string() }]
-        })
+    let mut reader = Reader::new(options.strict);
+    let root = Node { value, at: Pointer::Root(prefix) };
+    let spec = job::read(&mut reader, root, options.allow_absolute_cwd, batch_index(prefix));
+    supported::check(&mut reader, root);
+    reader.finish(root, spec)
+}
+
+/// The canonical text of a spec: what is at its default is left out. [`read`] gives the same spec back.
+pub fn to_json(spec: &JobSpec) -> String {
+    match serde_json::to_string(spec) {
+        Ok(text) => text,
+        // invariant: every map in a spec has text keys, the only thing that can fail to become JSON in memory.
+        Err(error) => unreachable!("a spec is always JSON: {error}"),
+    }
+}
+
+/// The artifacts a spec names, each once, in ascending order: they are kept as long as its job is.
+pub fn artifacts(spec: &JobSpec) -> Vec<Digest> {
+    let payload = match &spec.workload {
+        Workload::Function(function) => function.payload.parse().ok(),
+        Workload::Command(_) => None,
+    };
+    let inputs = spec.inputs.iter().filter_map(|input| match input.origin {
+        InputOrigin::Artifact(digest) => Some(digest),
+        InputOrigin::From(_) => None,
+    });
+    let mut digests: Vec<Digest> = spec.source.into_iter().chain(payload).chain(inputs).collect();
+    digests.sort_unstable();
+    digests.dedup();
+    digests
+}
+
+fn batch_index(prefix: &str) -> Option<usize> {
+    prefix.strip_prefix("/jobs/")?.parse().ok()
 }

@@ -1,0 +1,139 @@
+//! What a task finds around it: variables, secrets, the Python environment, the profile.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::reader::{Node, Pointer, Reader, listed, quoted};
+use super::{limits, paths};
+use crate::contract::spec::{JobSpec, Python, Run, Secret, Workload};
+
+/// Profiles by name.
+const PROFILES: &[&str] = &["cpu", "pytorch-cpu", "pytorch-cuda", "pytorch-mps", "pytorch-rocm", "mlx"];
+
+/// Which GPUs a program sees is GPUlayer's to say: it grants them.
+const DEVICE_VARIABLES: [&str; 4] =
+    ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+
+/// What the worker sets itself.
+const RESERVED_PREFIX: &str = "GPULAYER_";
+
+pub(super) fn env(reader: &mut Reader, node: Node<'_>, with_gpus: bool) -> Option<BTreeMap<String, String>> {
+    reader.map(node, limits::ENV_ENTRIES, |reader, name, node| {
+        check_name(reader, node.at, name);
+        let value = reader.nul_free(node)?;
+        if name.len() + value.len() + 2 > limits::ARGUMENT_BYTES {
+            let most = limits::ARGUMENT_BYTES - 2;
+            return reader.invalid(node.at, format!("Linux takes at most {most} bytes in one name and value"));
+        }
+        if DEVICE_VARIABLES.contains(&name) && (with_gpus || !value.is_empty()) {
+            return reader.invalid(
+                node.at,
+                "set by GPUlayer to the GPUs it grants; leave it out and ask with `resources.gpus` (an empty value is allowed without GPUs)",
+            );
+        }
+        if looks_like_credential(name, value) {
+            reader.warn(
+                node.at,
+                format!(
+                    "{} looks like a credential; values in `env` are stored with the job and shown to everyone who may read it. `secrets` is meant for it and not built yet: until then let the program read it from a file on the worker",
+                    quoted(name)
+                ),
+            );
+        }
+        Some(value.to_owned())
+    })
+}
+
+fn check_name(reader: &mut Reader, at: Pointer<'_>, name: &str) {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        reader.fault(at, "invalid", "a variable's name is not empty and has no `=` and no NUL character");
+    } else if name.starts_with(RESERVED_PREFIX) {
+        reader.fault(at, "invalid", "names that begin with `GPULAYER_` are reserved; the worker sets them");
+    }
+}
+
+/// Arguments and variables share one bound of the kernel, so they are counted together.
+pub(super) fn check_size(reader: &mut Reader, at: Pointer<'_>, spec: &JobSpec) {
+    let run = match &spec.workload {
+        Workload::Command(command) => match &command.run {
+            Run::Argv(argv) => argv.iter().map(|argument| argument.len() + 1).sum(),
+            Run::Shell(text) => text.len() + 1,
+        },
+        Workload::Function(_) => 0,
+    };
+    let env: usize = spec.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if run + env > limits::ARGUMENTS_BYTES {
+        let most = limits::ARGUMENTS_BYTES;
+        let detail = format!(
+            "the command has {run} bytes and `env` {env}; together at most {most} are allowed. Put large values into an input"
+        );
+        reader.fault(Pointer::Field(&at, if run > env { "workload" } else { "env" }), "invalid", detail);
+    }
+}
+
+fn looks_like_credential(name: &str, value: &str) -> bool {
+    const NAMES: [&str; 6] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "ACCESS_KEY"];
+    const VALUES: [&str; 6] = ["hf_", "sk-", "ghp_", "github_pat_", "glpat-", "AKIA"];
+    let upper = name.to_ascii_uppercase();
+    let by_name = NAMES.iter().any(|part| upper.ends_with(part) || upper.contains(&format!("{part}_")));
+    let by_value = value.len() >= 16 && VALUES.iter().any(|prefix| value.starts_with(prefix));
+    !value.is_empty() && (by_name || by_value)
+}
+
+pub(super) fn secrets(
+    reader: &mut Reader,
+    node: Node<'_>,
+    env: &BTreeMap<String, String>,
+) -> Option<Vec<Secret>> {
+    let mut names = HashSet::new();
+    reader.list(node, limits::ENTRIES, |reader, node, _| {
+        let fields = reader.fields(node, &["name", "ref"])?;
+        let name = fields.require(reader, "name", "the variable the task sees", |reader, node| {
+            let name = reader.text(node)?;
+            check_name(reader, node.at, name);
+            if env.contains_key(name) {
+                return reader
+                    .invalid(node.at, format!("{} is in `env` too; keep one of them", quoted(name)));
+            }
+            if !names.insert(name.to_owned()) {
+                return reader.invalid(node.at, format!("an earlier secret is called {} too", quoted(name)));
+            }
+            Some(name.to_owned())
+        });
+        let reference = fields.require(reader, "ref", SECRET_ALLOWED, secret_reference);
+        Some(Secret { name: name?, reference: reference? })
+    })
+}
+
+const SECRET_ALLOWED: &str = "`name:NAME` (from the worker's own table), `env:NAME` or `file:PATH`";
+
+fn secret_reference(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let given = reader.nul_free(node)?;
+    match given.split_once(':') {
+        Some(("name" | "env" | "file", source)) if !source.is_empty() => Some(given.to_owned()),
+        _ => reader.invalid(node.at, format!("{} is not {SECRET_ALLOWED}", quoted(given))),
+    }
+}
+
+pub(super) fn python(reader: &mut Reader, node: Node<'_>) -> Option<Box<Python>> {
+    let fields = reader.fields(node, &["interpreter", "requirements", "lockfile", "uv"])?;
+    let ways = ["requirements", "lockfile", "uv"].into_iter().filter(|name| fields.has(name)).count();
+    if ways > 1 {
+        reader.fault(node.at, "invalid", "at most one of `requirements`, `lockfile` and `uv` is allowed");
+    }
+    let interpreter =
+        fields.read(reader, "interpreter", |reader, node| reader.line(node, limits::PATH_BYTES));
+    let requirements = fields.read(reader, "requirements", |reader, node| {
+        reader.list(node, limits::ENTRIES, |reader, node, _| reader.line(node, limits::PATH_BYTES))
+    });
+    let lockfile = fields.read(reader, "lockfile", paths::below_workspace);
+    let uv = fields.read(reader, "uv", paths::below_workspace);
+    Some(Box::new(Python { interpreter, requirements: requirements.unwrap_or_default(), lockfile, uv }))
+}
+
+pub(super) fn profile(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let words: Vec<(&str, &str)> = PROFILES.iter().map(|word| (*word, *word)).collect();
+    if node.value.as_str().is_some_and(|given| given.contains('\0')) {
+        return reader.invalid(node.at, format!("expected one of {}", listed(PROFILES.iter().copied())));
+    }
+    reader.word(node, &words).map(str::to_owned)
+}

@@ -1,0 +1,171 @@
+//! The top level of a spec: puts the parts together, and reads the limits and retries that belong to no part.
+
+use super::nearest::nearest;
+use super::reader::{Node, Reader, listed, quoted};
+use super::{environment, files, identity, limits, relations, resources, workload};
+use crate::contract::end::EndReason;
+use crate::contract::quantity::Seconds;
+use crate::contract::spec::{JobSpec, MemoryGrowth, OnUnreachable, Retry, StopSignal, Target};
+
+const FIELDS: &[&str] = &[
+    "api_version",
+    "name",
+    "labels",
+    "project",
+    "priority",
+    "workload",
+    "distributed",
+    "target",
+    "source",
+    "inputs",
+    "outputs",
+    "resources",
+    "profile",
+    "env",
+    "secrets",
+    "python",
+    "timeout_s",
+    "queue_timeout_s",
+    "grace_s",
+    "stop_signal",
+    "retry",
+    "on_unreachable",
+    "unreachable_timeout_s",
+    "depends_on",
+    "array",
+    "workspace_ttl_s",
+    // Reserved; `supported` says so when one is used.
+    "container",
+    "run_as",
+    "mounts",
+    "notify",
+    "hold",
+];
+
+const TARGETS: &[(&str, Target)] =
+    &[("local", Target::Local), ("remote", Target::Remote), ("cloud", Target::Cloud), ("any", Target::Any)];
+
+const SIGNALS: &[(&str, StopSignal)] = &[
+    ("TERM", StopSignal::Term),
+    ("INT", StopSignal::Int),
+    ("HUP", StopSignal::Hup),
+    ("QUIT", StopSignal::Quit),
+    ("USR1", StopSignal::Usr1),
+    ("USR2", StopSignal::Usr2),
+    ("KILL", StopSignal::Kill),
+];
+
+const RETRY_FIELDS: &[&str] = &["max_attempts", "retry_on", "backoff_s", "avoid_worker", "memory_growth"];
+
+const OWNERS: [&str; 4] = ["user", "infrastructure", "platform", "operator"];
+
+/// Reads a whole spec. `batch_index` is its place in a batch.
+pub(super) fn read(
+    reader: &mut Reader,
+    node: Node<'_>,
+    allow_absolute_cwd: bool,
+    batch_index: Option<usize>,
+) -> Option<JobSpec> {
+    let fields = reader.fields(node, FIELDS)?;
+    fields.read(reader, "api_version", identity::api_version);
+    let workload = fields.require(
+        reader,
+        "workload",
+        "an object with `command`, such as `{\"command\": {\"argv\": [\"python\", \"train.py\"]}}`",
+        |reader, node| workload::read(reader, node, allow_absolute_cwd),
+    );
+    // Without a workload there is no spec, but the rest is read for its faults all the same.
+    let has_workload = workload.is_some();
+    let mut spec = workload.map_or_else(|| JobSpec::command::<String>([]), JobSpec::new);
+
+    spec.name = fields.read(reader, "name", |reader, node| reader.line(node, limits::NAME_BYTES));
+    fields.set(reader, "labels", &mut spec.labels, identity::labels);
+    fields.set(reader, "project", &mut spec.project, identity::project);
+    fields.set(reader, "priority", &mut spec.priority, identity::priority);
+    spec.distributed = fields.read(reader, "distributed", relations::distributed);
+    fields.set(reader, "target", &mut spec.target, |reader, node| reader.word(node, TARGETS));
+    spec.source = fields.read(reader, "source", Reader::digest);
+    fields.set(reader, "inputs", &mut spec.inputs, |reader, node| files::inputs(reader, node, batch_index));
+    fields.set(reader, "outputs", &mut spec.outputs, files::outputs);
+    fields.set(reader, "resources", &mut spec.resources, resources::read);
+    spec.profile = fields.read(reader, "profile", environment::profile);
+    let with_gpus = spec.resources.gpus.is_some();
+    fields.set(reader, "env", &mut spec.env, |reader, node| environment::env(reader, node, with_gpus));
+    environment::check_size(reader, node.at, &spec);
+    let env = &spec.env;
+    fields.set(reader, "secrets", &mut spec.secrets, |reader, node| environment::secrets(reader, node, env));
+    spec.python = fields.read(reader, "python", environment::python);
+    spec.timeout_s = fields.read(reader, "timeout_s", above_zero);
+    spec.queue_timeout_s = fields.read(reader, "queue_timeout_s", above_zero);
+    fields.set(reader, "grace_s", &mut spec.grace_s, from_zero);
+    fields.set(reader, "stop_signal", &mut spec.stop_signal, stop_signal);
+    fields.set(reader, "retry", &mut spec.retry, retry);
+    spec.on_unreachable = fields.read(reader, "on_unreachable", |reader, node| {
+        reader.word(node, &[("replace", OnUnreachable::Replace), ("wait", OnUnreachable::Wait)])
+    });
+    fields.set(reader, "unreachable_timeout_s", &mut spec.unreachable_timeout_s, from_zero);
+    fields.set(reader, "depends_on", &mut spec.depends_on, |reader, node| {
+        relations::depends_on(reader, node, batch_index)
+    });
+    spec.array = fields.read(reader, "array", relations::array);
+    fields.set(reader, "workspace_ttl_s", &mut spec.workspace_ttl_s, from_zero);
+    has_workload.then_some(spec)
+}
+
+fn above_zero(reader: &mut Reader, node: Node<'_>) -> Option<Seconds> {
+    reader.seconds(node, Seconds::from_millis(1))
+}
+
+fn from_zero(reader: &mut Reader, node: Node<'_>) -> Option<Seconds> {
+    reader.seconds(node, Seconds::default())
+}
+
+fn stop_signal(reader: &mut Reader, node: Node<'_>) -> Option<StopSignal> {
+    let given = reader.text(node)?;
+    let upper = given.to_ascii_uppercase();
+    let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+    match SIGNALS.iter().find(|(word, _)| *word == bare) {
+        Some((_, signal)) => Some(*signal),
+        None => {
+            let known = listed(SIGNALS.iter().map(|(word, _)| *word));
+            reader.invalid(node.at, format!("{} is not one of {known}", quoted(given)))
+        }
+    }
+}
+
+fn retry(reader: &mut Reader, node: Node<'_>) -> Option<Retry> {
+    let fields = reader.fields(node, RETRY_FIELDS)?;
+    let mut retry = Retry::default();
+    fields.set(reader, "max_attempts", &mut retry.max_attempts, |reader, node| {
+        reader.count(node, 1..=limits::ATTEMPTS).and_then(|attempts| u32::try_from(attempts).ok())
+    });
+    fields.set(reader, "retry_on", &mut retry.retry_on, |reader, node| {
+        reader.list(node, limits::ENTRIES, |reader, node, _| retry_cause(reader, node))
+    });
+    fields.set(reader, "backoff_s", &mut retry.backoff_s, from_zero);
+    fields.set(reader, "avoid_worker", &mut retry.avoid_worker, Reader::boolean);
+    retry.memory_growth = fields.read(reader, "memory_growth", memory_growth);
+    Some(retry)
+}
+
+/// A reason, an owner, or `any`.
+fn retry_cause(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let given = reader.text(node)?;
+    let known = || EndReason::ALL.iter().map(|reason| reason.word()).chain(OWNERS).chain(["any"]);
+    if known().any(|word| word == given) {
+        return Some(given.to_owned());
+    }
+    let meant = nearest(given, known()).map_or(String::new(), |word| format!("did you mean `{word}`? "));
+    let allowed = format!("allowed are `any`, the owners {}, and the end reasons", listed(OWNERS));
+    reader.invalid(node.at, format!("{} is no cause to retry; {meant}{allowed}", quoted(given)))
+}
+
+fn memory_growth(reader: &mut Reader, node: Node<'_>) -> Option<MemoryGrowth> {
+    let fields = reader.fields(node, &["factor", "max_bytes"])?;
+    let factor = fields.require(reader, "factor", "a number above 1, at most 100", |reader, node| {
+        let factor = node.value.as_f64().filter(|factor| *factor > 1.0 && *factor <= 100.0);
+        factor.or_else(|| reader.invalid(node.at, "expected a number above 1, at most 100"))
+    });
+    let max_bytes = fields.require(reader, "max_bytes", "the most memory to ask for", Reader::bytes);
+    Some(MemoryGrowth { factor: factor?, max_bytes: max_bytes? })
+}

@@ -1,0 +1,112 @@
+//! What a job needs of one machine.
+
+use std::collections::BTreeMap;
+
+use super::reader::{Node, Reader, quoted};
+use super::{identity, limits, versions};
+use crate::contract::quantity::Cpus;
+use crate::contract::spec::{GpuCount, GpuRequest, MemoryKind, Resources};
+
+const FIELDS: &[&str] =
+    &["cpus", "memory_bytes", "disk_bytes", "gpus", "frameworks", "os", "arch", "labels", "worker"];
+
+const GPU_FIELDS: &[&str] =
+    &["count", "vendor", "memory_bytes", "memory_kind", "models", "min_compute_capability", "share"];
+
+pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Resources> {
+    let fields = reader.fields(node, FIELDS)?;
+    let mut resources = Resources::default();
+    fields.set(reader, "cpus", &mut resources.cpus, cpus);
+    resources.memory_bytes = fields.read(reader, "memory_bytes", Reader::bytes);
+    resources.disk_bytes = fields.read(reader, "disk_bytes", Reader::bytes);
+    resources.gpus = fields.read(reader, "gpus", gpus);
+    fields.set(reader, "frameworks", &mut resources.frameworks, frameworks);
+    resources.os = fields.read(reader, "os", |reader, node| known_word(reader, node, &["linux", "macos"]));
+    resources.arch =
+        fields.read(reader, "arch", |reader, node| known_word(reader, node, &["x86_64", "aarch64"]));
+    fields.set(reader, "labels", &mut resources.labels, identity::labels);
+    resources.worker = fields.read(reader, "worker", |reader, node| reader.line(node, limits::NAME_BYTES));
+    Some(resources)
+}
+
+fn known_word(reader: &mut Reader, node: Node<'_>, words: &[&'static str]) -> Option<String> {
+    let words: Vec<(&str, &str)> = words.iter().map(|word| (*word, *word)).collect();
+    reader.word(node, &words).map(str::to_owned)
+}
+
+fn cpus(reader: &mut Reader, node: Node<'_>) -> Option<Cpus> {
+    let millis = node.value.as_f64().filter(|cpus| *cpus > 0.0 && *cpus <= limits::CPUS).and_then(|cpus| {
+        let millis = (cpus * 1000.0).round();
+        // A decimal fraction is not exact in binary; the tolerance is far below a fourth decimal.
+        (millis >= 1.0 && (cpus * 1000.0 - millis).abs() < 1e-5).then_some(millis as u32)
+    });
+    match millis {
+        Some(millis) => Some(Cpus::from_millis(millis)),
+        None => {
+            let most = limits::CPUS;
+            reader.invalid(
+                node.at,
+                format!("expected a number above 0, at most {most}, with up to 3 decimals, such as 0.25"),
+            )
+        }
+    }
+}
+
+/// A request for no GPUs is no request.
+fn gpus(reader: &mut Reader, node: Node<'_>) -> Option<Box<GpuRequest>> {
+    let fields = reader.fields(node, GPU_FIELDS)?;
+    let count = fields.read(reader, "count", gpu_count).unwrap_or(GpuCount::Count(0));
+    let request = GpuRequest {
+        count,
+        vendor: fields
+            .read(reader, "vendor", |reader, node| known_word(reader, node, &["nvidia", "amd", "apple"])),
+        memory_bytes: fields.read(reader, "memory_bytes", Reader::bytes),
+        memory_kind: fields.read(reader, "memory_kind", |reader, node| {
+            let words = [("dedicated", MemoryKind::Dedicated), ("unified", MemoryKind::Unified)];
+            reader.word(node, &words)
+        }),
+        models: fields
+            .read(reader, "models", |reader, node| {
+                reader.list(node, limits::ENTRIES, |reader, node, _| reader.line(node, limits::NAME_BYTES))
+            })
+            .unwrap_or_default(),
+        min_compute_capability: fields.read(reader, "min_compute_capability", compute_capability),
+        share: None,
+    };
+    (count != GpuCount::Count(0)).then(|| Box::new(request))
+}
+
+fn gpu_count(reader: &mut Reader, node: Node<'_>) -> Option<GpuCount> {
+    if node.value.as_str() == Some("all") {
+        return Some(GpuCount::All);
+    }
+    let whole =
+        node.value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|count| *count <= 1024);
+    match whole {
+        Some(count) => Some(GpuCount::Count(count)),
+        None => reader.invalid(node.at, "expected a whole number from 0 to 1024, or `all`"),
+    }
+}
+
+fn compute_capability(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let text = reader.text(node)?;
+    let number = |part: &str| !part.is_empty() && part.len() <= 3 && part.bytes().all(|b| b.is_ascii_digit());
+    match text.split_once('.') {
+        Some((major, minor)) if number(major) && number(minor) => Some(text.to_owned()),
+        _ => reader.invalid(node.at, "expected `major.minor` as text, such as `8.0`"),
+    }
+}
+
+fn frameworks(reader: &mut Reader, node: Node<'_>) -> Option<BTreeMap<String, String>> {
+    reader.map(node, limits::ENTRIES, |reader, name, node| {
+        let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if name.is_empty() || name.len() > 63 || !name.bytes().all(letter) {
+            reader.fault(node.at, "invalid", "a framework's name has 1 to 63 of `A-Z a-z 0-9 . _ -`");
+        }
+        let range = reader.text(node)?;
+        if versions::is_range(range) {
+            return Some(range.to_owned());
+        }
+        reader.invalid(node.at, format!("{} is not {}", quoted(range), versions::ALLOWED))
+    })
+}

@@ -1,0 +1,93 @@
+//! What the contract names and this build does not have yet: one table. A row goes when its feature comes.
+//! It looks at the document as sent, so that a field is refused even where it is faulty too.
+
+use serde_json::Value;
+
+use super::reader::{Node, Pointer, Reader};
+
+struct NotYet {
+    /// From the root; `*` is every element of a list.
+    path: &'static [&'static str],
+    /// Whether a value asks for nothing.
+    default: fn(&Value) -> bool,
+    /// What it would be, for people.
+    what: &'static str,
+}
+
+const fn row(path: &'static [&'static str], default: fn(&Value) -> bool, what: &'static str) -> NotYet {
+    NotYet { path, default, what }
+}
+
+const NOT_YET: &[NotYet] = &[
+    row(&["workload", "function"], blank, "Python functions"),
+    row(&["distributed"], blank, "distributed jobs"),
+    row(&["target"], |value| value != "cloud", "provider instances"),
+    row(&["inputs", "*", "from"], blank, "outputs of other jobs as inputs"),
+    row(&["inputs", "*", "url"], blank, "inputs by URL"),
+    row(&["resources", "gpus"], no_gpus, "GPUs"),
+    row(&["resources", "gpus", "share"], blank, "shares of a GPU"),
+    row(&["resources", "disk_bytes"], blank, "disk space as a resource"),
+    row(&["resources", "frameworks"], blank, "frameworks as a requirement"),
+    row(&["profile"], |value| value == "cpu" || blank(value), "profiles other than `cpu`"),
+    row(&["secrets"], blank, "secrets"),
+    row(&["python"], blank, "Python environments"),
+    row(&["retry", "memory_growth"], blank, "growing memory requests"),
+    row(&["depends_on"], blank, "dependencies"),
+    row(&["array"], blank, "arrays"),
+    row(&["container"], blank, "containers"),
+    row(&["run_as"], blank, "running as another user"),
+    row(&["mounts"], blank, "mounts"),
+    row(&["notify"], blank, "notifications"),
+    row(&["hold"], blank, "held jobs"),
+];
+
+/// Leaves a `not_supported` fault at every field that asks for something not built yet.
+pub(super) fn check(reader: &mut Reader, root: Node<'_>) {
+    for not_yet in NOT_YET {
+        walk(reader, root, not_yet.path, not_yet);
+    }
+}
+
+/// As deep as the table's paths, never as deep as the document.
+fn walk(reader: &mut Reader, node: Node<'_>, path: &[&str], not_yet: &NotYet) {
+    match path {
+        [] if (not_yet.default)(node.value) => {}
+        [] => {
+            let what = not_yet.what;
+            reader.fault(
+                node.at,
+                "not_supported",
+                format!("this build does not have {what} yet; leave it out"),
+            );
+        }
+        ["*", rest @ ..] => {
+            for (index, value) in node.value.as_array().into_iter().flatten().enumerate() {
+                walk(reader, Node { value, at: Pointer::Item(&node.at, index) }, rest, not_yet);
+            }
+        }
+        [name, rest @ ..] => {
+            if let Some(value) = node.value.get(name) {
+                walk(reader, Node { value, at: Pointer::Field(&node.at, name) }, rest, not_yet);
+            }
+        }
+    }
+}
+
+/// Null, false, or nothing in it.
+fn blank(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+/// No count, or zero: the job asks for none. A count that is no count has its own fault.
+fn no_gpus(value: &Value) -> bool {
+    match value.get("count") {
+        None | Some(Value::Null) => true,
+        Some(Value::Number(count)) => count.as_u64().is_none_or(|count| count == 0),
+        Some(count) => count != "all",
+    }
+}
