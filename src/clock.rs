@@ -30,3 +30,11 @@ pub fn task_id() -> TaskId {
 pub fn worker_id() -> WorkerId {
     WorkerId::from_u128(Uuid::now_v7().as_u128())
 }
+
+/// A source of wall-clock time that an actor is given, so that tests can move it.
+pub type Now = std::sync::Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// The system's own.
+pub fn system() -> Now {
+    std::sync::Arc::new(now)
+}

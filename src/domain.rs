@@ -3,6 +3,7 @@
 
 pub mod change;
 pub mod job;
+pub mod lease;
 pub mod ledger;
 pub mod placement;
 pub mod retry;

@@ -9,6 +9,8 @@ pub mod domain;
 pub mod artifacts;
 pub mod client;
 pub mod clock;
+pub mod credentials;
+pub mod durability;
 pub mod journal;
 pub mod store;
 

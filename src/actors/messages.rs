@@ -12,6 +12,11 @@ pub mod worker_session;
 /// Sending fails when the asker has gone, and then nothing is lost but the answer.
 pub type Reply<T> = tokio::sync::oneshot::Sender<T>;
 
+/// Answers; an asker that has gone needs no answer.
+pub fn send<T>(reply: Reply<T>, value: T) {
+    let _ = reply.send(value);
+}
+
 /// Everything up to this number is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, actix::Message)]
 #[rtype(result = "()")]

@@ -26,6 +26,11 @@ impl Timestamp {
         Self(self.0.saturating_add((span.millis() as i64).saturating_mul(1000)))
     }
 
+    /// This moment less a span.
+    pub const fn minus(self, span: Seconds) -> Self {
+        Self(self.0.saturating_sub((span.millis() as i64).saturating_mul(1000)))
+    }
+
     /// The span from `earlier` to this moment; zero when the clock was set back in between.
     pub const fn since(self, earlier: Timestamp) -> Seconds {
         let micros = self.0.saturating_sub(earlier.0);

@@ -4,8 +4,10 @@
 use actix::Message;
 
 use super::Reply;
+use super::front_desk::WorkerRefusal;
+use super::worker_session::SessionPorts;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
-use crate::contract::protocol::{Held, ReportItem, ReportResult};
+use crate::contract::protocol::{Held, ReportAnswer, ReportItem};
 pub use crate::domain::placement::Placement;
 
 /// The scheduler found places. Answered per job with `PlacementAccepted` or `PlacementRefused`.
@@ -24,8 +26,32 @@ pub struct TasksReported {
     pub worker_id: WorkerId,
     /// What, in the order it happened.
     pub items: Vec<ReportItem>,
-    /// One result per item, once durable.
-    pub reply: Reply<Vec<ReportResult>>,
+    /// The answer so far: assignments and orders from the session. Its `results` get one entry per item.
+    pub answer: ReportAnswer,
+    /// Answered once durable.
+    pub reply: Reply<Result<ReportAnswer, WorkerRefusal>>,
+}
+
+/// A worker's session is there to be talked to.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct SessionOpened {
+    /// Whose.
+    pub worker_id: WorkerId,
+    /// The worker's incarnation.
+    pub incarnation: u64,
+    /// How to reach it.
+    pub ports: SessionPorts,
+}
+
+/// A suspended lease was renewed: the worker answers for the task again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct LeaseResumed {
+    /// The task.
+    pub task_id: TaskId,
+    /// Its placement.
+    pub epoch: Epoch,
 }
 
 /// A lease ran out, or a placed task was not started in time.
@@ -38,12 +64,14 @@ pub struct LeaseExpired {
     pub epoch: Epoch,
 }
 
-/// A worker answered for tasks again: what it holds now, after a resume or in a heartbeat that followed a silence.
+/// A restarted worker took its session up again, and holds these.
 #[derive(Debug, Clone, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 pub struct WorkerReturned {
     /// Who.
     pub worker_id: WorkerId,
+    /// Its new incarnation.
+    pub incarnation: u64,
     /// Whether its machine restarted in between: everything it held before is gone.
     pub rebooted: bool,
     /// What it holds.

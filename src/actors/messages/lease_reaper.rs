@@ -14,8 +14,6 @@ pub struct Watch {
     pub epoch: Epoch,
     /// Where.
     pub worker_id: WorkerId,
-    /// Whether it runs already (after a restart); else the shorter start deadline holds.
-    pub started: bool,
 }
 
 /// A watched task started.

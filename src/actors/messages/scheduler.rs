@@ -4,27 +4,17 @@ use std::sync::Arc;
 
 use actix::Message;
 
-use crate::contract::ids::{Epoch, JobId, WorkerId};
-use crate::contract::quantity::Timestamp;
+use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::worker::{Capabilities, WorkerKind};
+use crate::domain::placement::QueuedJob;
 pub use crate::domain::placement::Shape;
 
 /// A job waits for a place.
-#[derive(Debug, Clone, Message)]
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 pub struct JobQueued {
-    /// The job.
-    pub job_id: JobId,
-    /// Its epoch now.
-    pub epoch: Epoch,
-    /// Higher goes first.
-    pub priority: i32,
-    /// Earlier goes first.
-    pub submitted_at: Timestamp,
-    /// What it asks for.
-    pub shape: Arc<Shape>,
-    /// A worker to keep away from if another would do.
-    pub avoid: Option<WorkerId>,
+    /// The job, with all the scheduler needs to know of it.
+    pub job: QueuedJob,
 }
 
 /// A job no longer waits (cancelled, timed out).
@@ -100,3 +90,8 @@ pub struct WorkerDown {
     /// Who.
     pub worker_id: WorkerId,
 }
+
+/// The daemon is stopping: propose nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct StopPlacing;

@@ -122,6 +122,12 @@ impl LiveJob {
         Ok(self.state())
     }
 
+    /// Records something about an earlier task of this job that changes nothing.
+    pub fn remark(&mut self, ledger: &mut Ledger, task_id: TaskId, kind: EventType, data: serde_json::Value) {
+        self.event(ledger, Some(task_id), kind, data);
+        self.moved(ledger);
+    }
+
     /// After a task's end: another attempt, or the job's end.
     pub(super) fn settle(
         &mut self,

@@ -1,0 +1,174 @@
+//! FrontDesk: where everything from outside comes in, over HTTP or from the worker in this process.
+//!
+//! Owns: the directory of worker sessions, and the registration of new workers.
+//! Never: decides about jobs; never answers for another actor: it passes the question on with its reply.
+//! Told by: the HTTP edge and the in-process worker channel.
+//! Tells: the supervisor, the scheduler, worker sessions.
+//! After a restart: opens a session for every worker the store remembers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use actix::{Actor, Context, Handler, Recipient};
+use tracing::error;
+
+use super::messages::front_desk::{
+    Acquire, CancelJob, CountJobs, DeregisterWorker, ExplainQueue, Heartbeat, ListWorkers, PrepareStop,
+    PurgeJob, RegisterWorker, ReportTasks, ResumeWorker, StorageLevel, SubmitJobs, WatchJob, WorkerRefusal,
+};
+use super::messages::send;
+use super::messages::worker_session::{Describe, Gathering, NewSession, OpenSession, SessionPorts};
+use crate::clock;
+use crate::contract::ids::WorkerId;
+use crate::contract::protocol::{RegisterAnswer, Timing};
+use crate::credentials;
+use crate::domain::change::WorkerRecord;
+
+/// Every HTTP connection can have one message here; the edge bounds how many there are.
+const MAILBOX: usize = 65_536;
+
+/// Whom the front desk passes things on to.
+pub struct DeskTells {
+    /// The supervisor.
+    pub submit: Recipient<SubmitJobs>,
+    /// The supervisor.
+    pub cancel: Recipient<CancelJob>,
+    /// The supervisor.
+    pub purge: Recipient<PurgeJob>,
+    /// The supervisor.
+    pub watch: Recipient<WatchJob>,
+    /// The supervisor.
+    pub count: Recipient<CountJobs>,
+    /// The supervisor.
+    pub prepare_stop: Recipient<PrepareStop>,
+    /// The supervisor.
+    pub storage: Recipient<StorageLevel>,
+    /// The scheduler.
+    pub explain: Recipient<ExplainQueue>,
+}
+
+/// See the module.
+pub struct FrontDesk {
+    tells: DeskTells,
+    timing: Timing,
+    remembered: Vec<WorkerRecord>,
+    sessions: HashMap<WorkerId, SessionPorts>,
+    open_session: OpenSession,
+}
+
+impl FrontDesk {
+    /// A front desk that knows these workers.
+    pub fn new(
+        tells: DeskTells,
+        timing: Timing,
+        remembered: Vec<WorkerRecord>,
+        open_session: OpenSession,
+    ) -> Self {
+        Self { tells, timing, remembered, sessions: HashMap::new(), open_session }
+    }
+
+    /// The session of a worker; without one, its calls are refused.
+    fn session(&self, worker_id: WorkerId) -> Result<&SessionPorts, WorkerRefusal> {
+        self.sessions.get(&worker_id).ok_or(WorkerRefusal::Revoked)
+    }
+}
+
+impl Actor for FrontDesk {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        for record in std::mem::take(&mut self.remembered) {
+            let worker_id = record.id;
+            let ports = (self.open_session)(NewSession { record, greeting: None });
+            self.sessions.insert(worker_id, ports);
+        }
+    }
+}
+
+macro_rules! pass_on {
+    ($($message:ident to $port:ident),* $(,)?) => {
+        $(impl Handler<$message> for FrontDesk {
+            type Result = ();
+
+            fn handle(&mut self, message: $message, _: &mut Self::Context) {
+                self.tells.$port.do_send(message);
+            }
+        })*
+    };
+}
+
+pass_on! {
+    SubmitJobs to submit,
+    CancelJob to cancel,
+    PurgeJob to purge,
+    WatchJob to watch,
+    CountJobs to count,
+    PrepareStop to prepare_stop,
+    StorageLevel to storage,
+    ExplainQueue to explain,
+}
+
+macro_rules! pass_to_session {
+    ($($message:ident to $port:ident),* $(,)?) => {
+        $(impl Handler<$message> for FrontDesk {
+            type Result = ();
+
+            fn handle(&mut self, call: $message, _: &mut Self::Context) {
+                match self.session(call.worker_id) {
+                    Ok(session) => session.$port.do_send(call),
+                    Err(refusal) => send(call.reply, Err(refusal)),
+                }
+            }
+        })*
+    };
+}
+
+pass_to_session! {
+    ResumeWorker to resume,
+    Heartbeat to heartbeat,
+    Acquire to acquire,
+    ReportTasks to report,
+    DeregisterWorker to deregister,
+}
+
+impl Handler<RegisterWorker> for FrontDesk {
+    type Result = ();
+
+    fn handle(&mut self, call: RegisterWorker, _: &mut Self::Context) {
+        let session_token = match call.with_token.then(|| credentials::mint(credentials::SESSION_PREFIX)) {
+            None => String::new(),
+            Some(Ok(token)) => token,
+            Some(Err(error)) => {
+                // The dropped reply tells the caller to come again.
+                error!(%error, "a worker cannot be registered");
+                return;
+            }
+        };
+        let record = WorkerRecord {
+            id: clock::worker_id(),
+            name: call.request.name,
+            kind: call.request.kind,
+            identity: call.request.identity,
+            capabilities: call.request.capabilities,
+            session_hash: call.with_token.then(|| credentials::hash(&session_token)),
+            registered_at: clock::now(),
+            gone: false,
+        };
+        let worker_id = record.id;
+        let answer = RegisterAnswer { worker_id, session_token, timing: self.timing };
+        let ports = (self.open_session)(NewSession { record, greeting: Some((call.reply, answer)) });
+        self.sessions.insert(worker_id, ports);
+    }
+}
+
+impl Handler<ListWorkers> for FrontDesk {
+    type Result = ();
+
+    fn handle(&mut self, question: ListWorkers, _: &mut Self::Context) {
+        let into = Gathering::answering(question);
+        for session in self.sessions.values() {
+            session.describe.do_send(Describe { into: Arc::clone(&into) });
+        }
+    }
+}

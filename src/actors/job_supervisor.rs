@@ -1,0 +1,389 @@
+//! JobSupervisor: the one who disposes. Every step of every job is decided here, one after the other.
+//!
+//! Owns: all live jobs and their tasks, the idempotency keys, the tables `jobs`, `tasks`, `events`, `used_keys`.
+//! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
+//! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `WatchJob`, `CountJobs`, `PrepareStop`,
+//! `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `TasksReported`,
+//! `WorkerReturned`, `TaskGone`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
+//! Tells: the scheduler, the lease reaper, worker sessions.
+//! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
+
+mod alarms;
+mod clients;
+mod keys;
+pub mod restore;
+mod speech;
+mod watchers;
+mod workers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
+
+use self::alarms::Alarms;
+use self::keys::Keys;
+use self::restore::Restoration;
+use self::speech::{Speech, Speeches};
+use self::watchers::Watchers;
+use super::messages::job_supervisor::LeaseExpired;
+use super::messages::lease_reaper::{Forget, Started, Watch};
+use super::messages::scheduler::{
+    CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
+};
+use super::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
+use super::messages::{Durable, Reply, send};
+use crate::clock;
+use crate::contract::ids::{JobId, TaskId, WorkerId};
+use crate::domain::job::{LiveJob, Stage};
+use crate::domain::ledger::{Alarm, Ledger, Notice};
+use crate::domain::placement::{QueuedJob, Shape};
+use crate::journal::{Journal, Seq};
+use crate::store::Reads;
+
+/// The front desk bounds what comes in; a burst of reports and submissions must not be refused here.
+const MAILBOX: usize = 65_536;
+/// Parsed specs of queued jobs kept in memory; those of later jobs are read back from the store when placed.
+const HELD_SPECS: usize = 2_048;
+/// How often used keys past their time are dropped from memory.
+const PRUNE_EVERY: std::time::Duration = std::time::Duration::from_secs(3600);
+
+/// Whom the supervisor tells.
+#[derive(Clone)]
+pub struct SupervisorTells {
+    /// The scheduler.
+    pub queued: Recipient<JobQueued>,
+    /// The scheduler.
+    pub unqueued: Recipient<JobUnqueued>,
+    /// The scheduler.
+    pub accepted: Recipient<PlacementAccepted>,
+    /// The scheduler.
+    pub refused: Recipient<PlacementRefused>,
+    /// The scheduler.
+    pub freed: Recipient<CapacityFreed>,
+    /// The scheduler.
+    pub taken: Recipient<CapacityTaken>,
+    /// The scheduler.
+    pub stop_placing: Recipient<StopPlacing>,
+    /// The lease reaper.
+    pub watch: Recipient<Watch>,
+    /// The lease reaper.
+    pub started: Recipient<Started>,
+    /// The lease reaper.
+    pub forget: Recipient<Forget>,
+}
+
+/// See the module.
+pub struct JobSupervisor {
+    now: clock::Now,
+    journal: Journal,
+    reads: Reads,
+    tells: SupervisorTells,
+    jobs: HashMap<JobId, LiveJob>,
+    tasks: HashMap<TaskId, JobId>,
+    stale: HashMap<TaskId, StaleTask>,
+    sessions: HashMap<WorkerId, Session>,
+    shapes: HashMap<Arc<Shape>, ()>,
+    position: u64,
+    speeches: Speeches,
+    watchers: Watchers,
+    alarms: Alarms,
+    timer: Option<SpawnHandle>,
+    keys: Keys,
+    held_specs: usize,
+    storage_full: bool,
+    stopping: Option<Stopping>,
+}
+
+/// A task that was given up while its process tree may still be there: its place stays taken.
+#[derive(Debug)]
+pub struct StaleTask {
+    /// Where.
+    pub worker_id: WorkerId,
+    /// What it was placed with.
+    pub shape: Arc<Shape>,
+}
+
+struct Session {
+    incarnation: u64,
+    ports: SessionPorts,
+}
+
+/// The daemon is leaving.
+enum Stopping {
+    /// Nothing new; what runs goes on.
+    Keeping,
+    /// Nothing new; answered once nothing runs.
+    Draining(Option<Reply<()>>),
+}
+
+impl JobSupervisor {
+    /// A supervisor of what the store remembers.
+    pub fn new(
+        now: clock::Now,
+        journal: Journal,
+        reads: Reads,
+        tells: SupervisorTells,
+        restored: Restoration,
+    ) -> Self {
+        let tasks = restored
+            .jobs
+            .iter()
+            .filter_map(|job| job.placed().map(|placed| (placed.task_id, job.id)))
+            .collect();
+        Self {
+            keys: Keys::remembered(restored.key_scopes, now()),
+            now,
+            journal,
+            reads,
+            tells,
+            jobs: restored.jobs.into_iter().map(|job| (job.id, job)).collect(),
+            tasks,
+            stale: restored.stale,
+            sessions: HashMap::new(),
+            shapes: HashMap::new(),
+            position: restored.position,
+            speeches: Speeches::default(),
+            watchers: Watchers::default(),
+            alarms: Alarms::default(),
+            timer: None,
+            held_specs: 0,
+            storage_full: false,
+            stopping: None,
+        }
+    }
+
+    fn ledger(&self) -> Ledger {
+        Ledger::new((self.now)(), self.position)
+    }
+
+    /// One step of one job. `None` when the supervisor does not hold it.
+    fn step<T>(
+        &mut self,
+        ctx: &mut Context<Self>,
+        job_id: JobId,
+        act: impl FnOnce(&mut LiveJob, &mut Ledger) -> T,
+    ) -> Option<T> {
+        let mut ledger = self.ledger();
+        let outcome = act(self.jobs.get_mut(&job_id)?, &mut ledger);
+        self.commit(ctx, ledger, &[job_id]);
+        Some(outcome)
+    }
+
+    /// Journals what was decided and lines up what may be said afterwards. `touched`: the jobs it was about.
+    fn commit(&mut self, ctx: &mut Context<Self>, ledger: Ledger, touched: &[JobId]) -> Seq {
+        self.position = ledger.position;
+        let seq = self.journal.append(ledger.changes);
+        for notice in ledger.notices {
+            match notice {
+                Notice::Queued(job_id) => self.tell_queued(job_id),
+                Notice::Unqueued(job_id) => self.tells.unqueued.do_send(JobUnqueued { job_id }),
+                Notice::Wake(at, alarm) => self.set_alarm(ctx, at, alarm),
+                effect => self.speeches.push(seq, Speech::Notice(effect)),
+            }
+        }
+        for job_id in touched {
+            let Some(job) = self.jobs.get(job_id) else { continue };
+            for reply in self.watchers.satisfied(job) {
+                self.speeches.push(seq, answer(reply, ()));
+            }
+            if matches!(job.stage(), Stage::Ended(_)) {
+                self.speeches.push(seq, Speech::JobOver(*job_id));
+            }
+        }
+        seq
+    }
+
+    /// Says this once everything decided so far is on disk (at once if it is).
+    fn say_at_newest(&mut self, speech: Speech) {
+        let newest = self.journal.newest();
+        self.speeches.push(newest, speech);
+        self.speak();
+    }
+
+    fn speak(&mut self) {
+        while let Some(speech) = self.speeches.due() {
+            match speech {
+                Speech::Answer(speak) => speak(),
+                Speech::Notice(notice) => self.give_notice(notice),
+                Speech::JobOver(job_id) => self.forget_job(job_id),
+                Speech::SpecStored(job_id) => self.release_spec(job_id),
+            }
+        }
+    }
+
+    fn give_notice(&mut self, notice: Notice) {
+        match notice {
+            // Told at once, in `commit`.
+            Notice::Queued(_) | Notice::Unqueued(_) | Notice::Wake(..) => {}
+            Notice::Offer(worker_id, assignment) => {
+                if let Some(session) = self.sessions.get(&worker_id) {
+                    session.ports.offer.do_send(Offer { assignment: *assignment });
+                }
+            }
+            Notice::Watch(worker_id, task_id, epoch) => {
+                self.tells.watch.do_send(Watch { task_id, epoch, worker_id });
+            }
+            Notice::Started(worker_id, task_id) => {
+                self.tells.started.do_send(Started { task_id });
+                self.tell_settled(worker_id, task_id, true);
+            }
+            Notice::Stop { worker, task_id, now } => self.tell_stop(worker, task_id, now, false),
+            Notice::Settled(worker_id, task_id) => {
+                self.tells.forget.do_send(Forget { task_id });
+                self.tell_settled(worker_id, task_id, false);
+                self.tasks.remove(&task_id);
+            }
+            Notice::Freed(worker_id, job_id) => {
+                if let Some(job) = self.jobs.get(&job_id) {
+                    self.tells.freed.do_send(CapacityFreed { worker_id, shape: job.shape.clone() });
+                }
+            }
+            Notice::Stale(worker_id, task_id, job_id) => {
+                if let Some(job) = self.jobs.get(&job_id) {
+                    self.stale.insert(task_id, StaleTask { worker_id, shape: job.shape.clone() });
+                    self.tell_stop(worker_id, task_id, true, true);
+                }
+            }
+        }
+    }
+
+    fn tell_settled(&self, worker_id: WorkerId, task_id: TaskId, started: bool) {
+        if let Some(session) = self.sessions.get(&worker_id) {
+            session.ports.settled.do_send(Settled { task_id, started });
+        }
+    }
+
+    fn tell_stop(&self, worker_id: WorkerId, task_id: TaskId, now: bool, lost: bool) {
+        if let Some(session) = self.sessions.get(&worker_id) {
+            session.ports.stop.do_send(StopTask { task_id, now, lost });
+        }
+    }
+
+    fn tell_queued(&self, job_id: JobId) {
+        if let Some(job) = self.jobs.get(&job_id) {
+            self.tells.queued.do_send(JobQueued {
+                job: QueuedJob {
+                    job_id,
+                    epoch: job.epoch(),
+                    priority: job.priority,
+                    submitted_at: job.submitted_at,
+                    shape: job.shape.clone(),
+                    avoid: job.avoid,
+                },
+            });
+        }
+    }
+
+    fn forget_job(&mut self, job_id: JobId) {
+        if let Some(job) = self.jobs.remove(&job_id)
+            && job.spec.is_some()
+        {
+            self.held_specs = self.held_specs.saturating_sub(1);
+        }
+        if self.jobs.capacity() > 4 * self.jobs.len().max(4_096) {
+            self.jobs.shrink_to(2 * self.jobs.len());
+        }
+        self.answer_drained();
+    }
+
+    fn release_spec(&mut self, job_id: JobId) {
+        if self.held_specs > HELD_SPECS
+            && let Some(job) = self.jobs.get_mut(&job_id)
+            && job.spec.take().is_some()
+        {
+            self.held_specs -= 1;
+        }
+    }
+
+    /// The shared form of a shape: thousands of jobs that ask for the same keep it once.
+    fn shared_shape(&mut self, shape: Shape) -> Arc<Shape> {
+        if let Some((shared, ())) = self.shapes.get_key_value(&shape) {
+            return shared.clone();
+        }
+        if self.shapes.len() > 4_096 {
+            self.shapes.retain(|shape, ()| Arc::strong_count(shape) > 1);
+        }
+        let shared = Arc::new(shape);
+        self.shapes.insert(shared.clone(), ());
+        shared
+    }
+
+    fn set_alarm(&mut self, ctx: &mut Context<Self>, at: crate::contract::quantity::Timestamp, alarm: Alarm) {
+        if self.alarms.add(at, alarm) {
+            self.set_timer(ctx);
+        }
+    }
+
+    fn set_timer(&mut self, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        self.timer = self.alarms.sleep((self.now)()).map(|sleep| ctx.run_later(sleep, Self::ring));
+    }
+
+    fn ring(&mut self, ctx: &mut Context<Self>) {
+        self.timer = None;
+        let now = (self.now)();
+        while let Some(alarm) = self.alarms.due(now) {
+            match alarm {
+                Alarm::QueueTimeout(id) => self.step(ctx, id, LiveJob::queue_timeout),
+                Alarm::BackoffOver(id) => self.step(ctx, id, LiveJob::backoff_over),
+                Alarm::RunTimeout(id, epoch) => {
+                    self.step(ctx, id, |job, ledger| job.run_timeout(ledger, epoch))
+                }
+                Alarm::UnreachableTimeout(id, epoch) => {
+                    self.step(ctx, id, |job, ledger| job.unreachable_timeout(ledger, epoch))
+                }
+            };
+        }
+        self.set_timer(ctx);
+    }
+}
+
+/// An answer to a caller, as a speech.
+fn answer<T: 'static>(reply: Reply<T>, value: T) -> Speech {
+    Speech::Answer(Box::new(move || send(reply, value)))
+}
+
+impl Actor for JobSupervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        ctx.run_interval(PRUNE_EVERY, |supervisor, _| supervisor.keys.prune((supervisor.now)()));
+        let mut ledger = self.ledger();
+        for job in self.jobs.values() {
+            if let Some(placed) = job.placed() {
+                let taken = CapacityTaken { worker_id: placed.worker, shape: job.shape.clone() };
+                self.tells.taken.do_send(taken);
+            }
+            job.rederive(&mut ledger);
+        }
+        for stale in self.stale.values() {
+            let taken = CapacityTaken { worker_id: stale.worker_id, shape: stale.shape.clone() };
+            self.tells.taken.do_send(taken);
+        }
+        self.commit(ctx, ledger, &[]);
+        self.speak();
+    }
+}
+
+impl Handler<Durable> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, durable: Durable, _: &mut Self::Context) {
+        self.speeches.advance(durable.through);
+        self.speak();
+    }
+}
+
+impl Handler<LeaseExpired> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, expired: LeaseExpired, ctx: &mut Self::Context) {
+        if let Some(job_id) = self.tasks.get(&expired.task_id).copied() {
+            self.step(ctx, job_id, |job, ledger| job.lease_expired(ledger, expired.epoch));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What clients ask of the supervisor, as the front desk passed it on.
+
+use actix::{Context, Handler};
+
+use super::watchers::satisfied;
+use super::{JobSupervisor, Speech, Stopping, answer};
+use crate::actors::messages::front_desk::{
+    CancelJob, CountJobs, JobCounts, JobNotEnded, Keyed, PrepareStop, PurgeJob, StorageLevel, SubmitJobs,
+    SubmitRefusal, WatchJob,
+};
+use crate::actors::messages::scheduler::StopPlacing;
+use crate::actors::messages::send;
+use crate::contract::ids::JobId;
+use crate::domain::change::{Change, UsedKey};
+use crate::domain::job::{LiveJob, Stage};
+use crate::domain::placement::Shape;
+
+impl JobSupervisor {
+    /// Takes the caller's key: `Some(change)` to go with the decision, `None` for a repeat.
+    fn take_key(&mut self, key: Option<Box<UsedKey>>) -> Option<Option<Change>> {
+        match key {
+            None => Some(None),
+            Some(key) if self.keys.take(&key) => Some(Some(Change::KeyUsed(key))),
+            Some(_) => None,
+        }
+    }
+
+    fn refuse_submission(&self) -> Option<SubmitRefusal> {
+        if self.stopping.is_some() {
+            Some(SubmitRefusal::Stopping)
+        } else if self.storage_full {
+            Some(SubmitRefusal::StorageFull)
+        } else {
+            None
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = JobId> {
+        self.tasks.values().copied().filter(|job_id| {
+            self.jobs.get(job_id).is_some_and(|job| matches!(job.stage(), Stage::Running(..)))
+        })
+    }
+
+    /// While draining: answers once nothing runs.
+    pub(super) fn answer_drained(&mut self) {
+        if matches!(self.stopping, Some(Stopping::Draining(Some(_))))
+            && self.running().next().is_none()
+            && let Some(Stopping::Draining(reply)) = &mut self.stopping
+            && let Some(reply) = reply.take()
+        {
+            let newest = self.journal.newest();
+            self.speeches.push(newest, answer(reply, ()));
+        }
+    }
+}
+
+impl Handler<SubmitJobs> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: SubmitJobs, ctx: &mut Self::Context) {
+        if let Some(refusal) = self.refuse_submission() {
+            send(call.reply, Err(refusal));
+            return;
+        }
+        let reply = call.reply;
+        let Some(key) = self.take_key(call.key) else {
+            self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
+            return;
+        };
+        let mut ledger = self.ledger();
+        let mut ids = Vec::with_capacity(call.jobs.len());
+        for new in call.jobs {
+            let shape = self.shared_shape(Shape::of(&new.spec));
+            let job = LiveJob::accept(&mut ledger, new.record, new.spec, shape);
+            ids.push(job.id);
+            self.jobs.insert(job.id, job);
+        }
+        ledger.changes.extend(key);
+        self.held_specs += ids.len();
+        let seq = self.commit(ctx, ledger, &[]);
+        self.speeches.push(seq, answer(reply, Ok(Keyed::Done(()))));
+        if self.held_specs > super::HELD_SPECS {
+            for job_id in ids {
+                self.speeches.push(seq, Speech::SpecStored(job_id));
+            }
+        }
+    }
+}
+
+impl Handler<CancelJob> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: CancelJob, ctx: &mut Self::Context) {
+        let reply = call.reply;
+        let Some(key) = self.take_key(call.key) else {
+            self.say_at_newest(answer(reply, Keyed::Repeat));
+            return;
+        };
+        let mut ledger = self.ledger();
+        let job = self.jobs.get_mut(&call.job_id);
+        let changed = job.is_some_and(|job| job.cancel(&mut ledger, call.now));
+        ledger.changes.extend(key);
+        self.commit(ctx, ledger, &[call.job_id]);
+        self.say_at_newest(answer(reply, Keyed::Done(changed)));
+    }
+}
+
+impl Handler<PurgeJob> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: PurgeJob, _: &mut Self::Context) {
+        let reply = call.reply;
+        if let Some(job) = self.jobs.get(&call.job_id)
+            && !matches!(job.stage(), Stage::Ended(_))
+        {
+            let refusal = JobNotEnded { state: job.state() };
+            self.say_at_newest(answer(reply, Err(refusal)));
+            return;
+        }
+        let Some(key) = self.take_key(call.key) else {
+            self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
+            return;
+        };
+        let mut changes = vec![Change::JobPurged(call.job_id)];
+        changes.extend(key);
+        self.journal.append(changes);
+        self.say_at_newest(answer(reply, Ok(Keyed::Done(()))));
+    }
+}
+
+impl Handler<WatchJob> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, watch: WatchJob, _: &mut Self::Context) {
+        match self.jobs.get(&watch.job_id) {
+            Some(job) if !satisfied(watch.until, job) => {
+                self.watchers.park(watch.job_id, watch.until, watch.reply);
+            }
+            _ => self.say_at_newest(answer(watch.reply, ())),
+        }
+    }
+}
+
+impl Handler<CountJobs> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, question: CountJobs, _: &mut Self::Context) {
+        let mut counts = JobCounts::default();
+        for job in self.jobs.values() {
+            match job.stage() {
+                Stage::Queued => counts.queued += 1,
+                Stage::Scheduled(_) => counts.scheduled += 1,
+                Stage::Running(..) => counts.running += 1,
+                Stage::Ended(_) => {}
+            }
+        }
+        send(question.reply, counts);
+    }
+}
+
+impl Handler<StorageLevel> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, level: StorageLevel, _: &mut Self::Context) {
+        self.storage_full = level.full;
+    }
+}
+
+impl Handler<PrepareStop> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, stop: PrepareStop, ctx: &mut Context<Self>) {
+        self.tells.stop_placing.do_send(StopPlacing);
+        if !stop.cancel_running {
+            self.stopping = Some(Stopping::Keeping);
+            self.say_at_newest(answer(stop.reply, ()));
+            return;
+        }
+        let placed: Vec<JobId> = self.tasks.values().copied().collect();
+        for job_id in placed {
+            self.step(ctx, job_id, |job, ledger| {
+                job.withdraw(ledger);
+                if matches!(job.stage(), Stage::Running(..)) {
+                    job.cancel(ledger, false);
+                }
+            });
+        }
+        self.stopping = Some(Stopping::Draining(Some(stop.reply)));
+        self.answer_drained();
+        self.speak();
+    }
+}

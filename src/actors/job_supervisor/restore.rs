@@ -1,0 +1,119 @@
+//! Start-up: what the store remembers of live jobs, in the form the supervisor works with. After a crash and
+//! after a clean stop it is the same path.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::StaleTask;
+use super::keys::KEPT;
+use crate::contract::ids::{JobId, TaskId};
+use crate::contract::quantity::Timestamp;
+use crate::domain::change::{TaskRecord, TaskStanding};
+use crate::domain::job::{LiveJob, Placed, Restored};
+use crate::domain::ledger::SharedSpec;
+use crate::domain::placement::Shape;
+use crate::store::{Reads, StoreError};
+
+/// Everything the supervisor starts with.
+pub struct Restoration {
+    /// Live jobs.
+    pub jobs: Vec<LiveJob>,
+    /// Tasks that were given up and may still hold their place.
+    pub stale: HashMap<TaskId, StaleTask>,
+    /// Scopes of the idempotency keys still remembered.
+    pub key_scopes: Vec<[u8; 32]>,
+    /// Number of the newest event.
+    pub position: u64,
+}
+
+/// Why the store's word cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// It cannot be read.
+    #[error("the store cannot be read")]
+    Store(#[from] StoreError),
+    /// A row holds what this build does not understand.
+    #[error("{what} of job {job_id} cannot be read")]
+    Unreadable {
+        /// Whose.
+        job_id: JobId,
+        /// Which part.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Reads it all.
+pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreError> {
+    let mut shapes = Shapes::default();
+    let (live_tasks, ended): (Vec<_>, Vec<_>) =
+        reads.live_tasks()?.into_iter().partition(|(_, standing)| !standing.state.ended());
+    let mut tasks: HashMap<_, _> = with_specs(reads, live_tasks)?;
+    let mut jobs = Vec::new();
+    for row in reads.live_jobs()? {
+        jobs.push(LiveJob::restore(Restored {
+            id: row.id,
+            priority: row.priority,
+            submitted_at: row.submitted_at,
+            queue_deadline: row.queue_deadline,
+            shape: shapes.read(row.id, row.shape)?,
+            standing: row.standing,
+            task: tasks.remove(&row.id),
+        }));
+    }
+    let stale = with_specs(reads, ended)?.into_values().map(|(placed, _)| {
+        let shape = Arc::new(Shape::of(&placed.spec));
+        (placed.task_id, StaleTask { worker_id: placed.worker, shape })
+    });
+    Ok(Restoration {
+        jobs,
+        stale: stale.collect(),
+        key_scopes: reads.used_key_scopes(now.minus(KEPT))?,
+        position: reads.last_position()?,
+    })
+}
+
+fn with_specs(
+    reads: &Reads,
+    tasks: Vec<(TaskRecord, TaskStanding)>,
+) -> Result<HashMap<JobId, (Placed, TaskStanding)>, RestoreError> {
+    let wanted: Vec<JobId> = tasks.iter().map(|(record, _)| record.job_id).collect();
+    let mut specs = HashMap::new();
+    for (job_id, text) in reads.specs(&wanted)? {
+        let spec: SharedSpec = serde_json::from_str(&text).map_err(|source| RestoreError::Unreadable {
+            job_id,
+            what: "the spec",
+            source,
+        })?;
+        specs.insert(job_id, spec);
+    }
+    let placed = tasks.into_iter().filter_map(|(record, standing)| {
+        let spec = specs.get(&record.job_id)?.clone();
+        Some((record.job_id, (Placed { task_id: record.id, worker: record.worker, spec }, standing)))
+    });
+    Ok(placed.collect())
+}
+
+/// Shapes by their stored text: a hundred thousand jobs share a handful.
+#[derive(Default)]
+struct Shapes {
+    known: HashMap<Arc<str>, Arc<Shape>>,
+}
+
+impl Shapes {
+    fn read(&mut self, job_id: JobId, text: Arc<str>) -> Result<Arc<Shape>, RestoreError> {
+        if let Some(shape) = self.known.get(&text) {
+            return Ok(shape.clone());
+        }
+        let shape: Shape = serde_json::from_str(&text).map_err(|source| RestoreError::Unreadable {
+            job_id,
+            what: "the shape",
+            source,
+        })?;
+        let shape = Arc::new(shape);
+        self.known.insert(text, shape.clone());
+        Ok(shape)
+    }
+}

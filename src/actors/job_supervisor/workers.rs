@@ -1,0 +1,278 @@
+//! What workers, their sessions and the scheduler bring to the supervisor.
+
+use std::collections::HashMap;
+
+use actix::{Context, Handler};
+use tracing::error;
+
+use super::{JobSupervisor, Session, answer};
+use crate::actors::messages::job_supervisor::{
+    LeaseResumed, PlacementProposed, SessionOpened, TaskGone, TasksReported, WorkerReturned,
+};
+use crate::actors::messages::scheduler::{CapacityFreed, PlacementAccepted, PlacementRefused};
+use crate::clock;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::event::EventType;
+use crate::contract::ids::{JobId, TaskId, WorkerId};
+use crate::contract::protocol::{Report, ReportItem, ReportResult};
+use crate::contract::worker::TaskState;
+use crate::domain::change::{Change, TaskRecord, TaskStanding};
+use crate::domain::job::{Judged, PlacementRefusal, ReportRefusal};
+use crate::domain::ledger::{Ledger, SharedSpec};
+use crate::domain::placement::Placement;
+
+impl JobSupervisor {
+    /// The specs of these jobs that are not in memory, from the store.
+    fn stored_specs(&self, placements: &[Placement]) -> HashMap<JobId, SharedSpec> {
+        let wanted: Vec<JobId> = placements
+            .iter()
+            .map(|placement| placement.job_id)
+            .filter(|job_id| self.jobs.get(job_id).is_some_and(|job| job.spec.is_none()))
+            .collect();
+        if wanted.is_empty() {
+            return HashMap::new();
+        }
+        match self.reads.specs(&wanted) {
+            Ok(specs) => specs
+                .into_iter()
+                .filter_map(|(job_id, text)| match serde_json::from_str(&text) {
+                    Ok(spec) => Some((job_id, SharedSpec::new(spec))),
+                    Err(error) => {
+                        error!(%job_id, %error, "a stored spec cannot be read");
+                        None
+                    }
+                })
+                .collect(),
+            Err(error) => {
+                error!(%error, "specs cannot be read from the store");
+                HashMap::new()
+            }
+        }
+    }
+
+    fn judge_placement(
+        &mut self,
+        ledger: &mut Ledger,
+        placement: &Placement,
+        stored: &HashMap<JobId, SharedSpec>,
+    ) -> Result<(), PlacementRefused> {
+        let refused =
+            |gone| PlacementRefused { job_id: placement.job_id, worker_id: placement.worker_id, gone };
+        let Some(job) = self.jobs.get_mut(&placement.job_id) else { return Err(refused(true)) };
+        let fresh = self
+            .sessions
+            .get(&placement.worker_id)
+            .is_some_and(|session| session.incarnation == placement.incarnation);
+        if !fresh || self.stopping.is_some() {
+            return Err(refused(false));
+        }
+        let held = job.spec.is_some();
+        let Some(spec) = job.spec.clone().or_else(|| stored.get(&placement.job_id).cloned()) else {
+            return Err(refused(false));
+        };
+        let task_id = clock::task_id();
+        match job.place(ledger, placement.job_epoch, placement.worker_id, task_id, spec) {
+            Ok(()) => {
+                if held {
+                    self.held_specs = self.held_specs.saturating_sub(1);
+                }
+                self.tasks.insert(task_id, placement.job_id);
+                Ok(())
+            }
+            Err(PlacementRefusal::NotQueued | PlacementRefusal::StaleEpoch { .. }) => Err(refused(true)),
+        }
+    }
+
+    fn judge_report(&mut self, ledger: &mut Ledger, worker_id: WorkerId, item: &ReportItem) -> Judged {
+        let job_id = self.tasks.get(&item.task_id).copied();
+        let Some(job) = job_id.and_then(|job_id| self.jobs.get_mut(&job_id)) else {
+            return self.judge_settled(ledger, worker_id, item);
+        };
+        if job.placed().is_some_and(|placed| placed.task_id == item.task_id && placed.worker != worker_id) {
+            return Err(ReportRefusal::StaleEpoch);
+        }
+        job.report(ledger, item.task_id, item.epoch, &item.report)
+    }
+
+    /// A report of a task the supervisor no longer holds: the store knows how it ended. An identical repeat gets
+    /// the first answer; a late result of a lost task is recorded and changes nothing.
+    fn judge_settled(&mut self, ledger: &mut Ledger, worker_id: WorkerId, item: &ReportItem) -> Judged {
+        let known = match self.reads.task_finish(item.task_id) {
+            Ok(Some(known)) => known,
+            Ok(None) => return Err(ReportRefusal::StaleEpoch),
+            Err(error) => {
+                error!(task_id = %item.task_id, %error, "a task cannot be read from the store");
+                return Err(ReportRefusal::StaleEpoch);
+            }
+        };
+        if known.record.worker != worker_id || known.record.epoch != item.epoch {
+            return Err(ReportRefusal::StaleEpoch);
+        }
+        match (&item.report, known.standing.state) {
+            (Report::Finish(_), TaskState::Lost) => {
+                self.record_late_finish(ledger, &known.record, item);
+                self.task_gone(worker_id, item.task_id);
+                Err(ReportRefusal::TaskEnded)
+            }
+            (Report::Finish(finish), _) => {
+                let same = known.standing.end.as_ref().is_some_and(|end| {
+                    end.exit_code == finish.end.exit_code && end.signal == finish.end.signal
+                });
+                if same { Ok(known.job_state) } else { Err(ReportRefusal::StaleEpoch) }
+            }
+            _ => Err(ReportRefusal::TaskEnded),
+        }
+    }
+
+    fn record_late_finish(&mut self, ledger: &mut Ledger, record: &TaskRecord, item: &ReportItem) {
+        let Report::Finish(finish) = &item.report else { return };
+        let data = serde_json::json!({"end": finish.end, "outputs": finish.outputs});
+        let job_id = record.job_id;
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            job.remark(ledger, item.task_id, EventType::StaleFinish, data);
+        } else if let Ok(Some(mut standing)) = self.reads.job_standing(job_id) {
+            standing.event_seq += 1;
+            ledger.event(job_id, standing.event_seq, Some(item.task_id), EventType::StaleFinish, data);
+            ledger.change(Change::JobMoved(job_id, standing));
+        }
+    }
+
+    /// The process tree of a task that was given up is gone: its place is free.
+    fn task_gone(&mut self, worker_id: WorkerId, task_id: TaskId) {
+        if let Some(stale) = self.stale.remove(&task_id) {
+            if let Ok(Some(known)) = self.reads.task_finish(task_id) {
+                let row = TaskStanding { stale: false, ..known.standing };
+                self.journal.append(vec![Change::TaskMoved(task_id, row)]);
+            }
+            self.tells.freed.do_send(CapacityFreed { worker_id, shape: stale.shape });
+        }
+    }
+
+    fn jobs_on(&self, worker_id: WorkerId) -> Vec<(TaskId, JobId)> {
+        let on_it = |job_id: &JobId| {
+            self.jobs
+                .get(job_id)
+                .and_then(|job| job.placed())
+                .is_some_and(|placed| placed.worker == worker_id)
+        };
+        self.tasks
+            .iter()
+            .filter(|(_, job_id)| on_it(job_id))
+            .map(|(task_id, job_id)| (*task_id, *job_id))
+            .collect()
+    }
+}
+
+impl Handler<PlacementProposed> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, proposed: PlacementProposed, ctx: &mut Self::Context) {
+        let stored = self.stored_specs(&proposed.placements);
+        let mut ledger = self.ledger();
+        let mut touched = Vec::with_capacity(proposed.placements.len());
+        for placement in &proposed.placements {
+            match self.judge_placement(&mut ledger, placement, &stored) {
+                Ok(()) => {
+                    let (job_id, worker_id) = (placement.job_id, placement.worker_id);
+                    touched.push(job_id);
+                    self.tells.accepted.do_send(PlacementAccepted { job_id, worker_id });
+                }
+                Err(refused) => self.tells.refused.do_send(refused),
+            }
+        }
+        self.commit(ctx, ledger, &touched);
+    }
+}
+
+impl Handler<SessionOpened> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, opened: SessionOpened, ctx: &mut Self::Context) {
+        let session = Session { incarnation: opened.incarnation, ports: opened.ports };
+        self.sessions.insert(opened.worker_id, session);
+        let mut ledger = self.ledger();
+        for (_, job_id) in self.jobs_on(opened.worker_id) {
+            if let Some(job) = self.jobs.get(&job_id) {
+                job.rederive(&mut ledger);
+            }
+        }
+        self.commit(ctx, ledger, &[]);
+        let lost: Vec<TaskId> = self
+            .stale
+            .iter()
+            .filter(|(_, stale)| stale.worker_id == opened.worker_id)
+            .map(|(task_id, _)| *task_id)
+            .collect();
+        for task_id in lost {
+            self.tell_stop(opened.worker_id, task_id, true, true);
+        }
+        self.speak();
+    }
+}
+
+impl Handler<TasksReported> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, reported: TasksReported, ctx: &mut Self::Context) {
+        let mut ledger = self.ledger();
+        let mut touched = Vec::with_capacity(reported.items.len());
+        let mut answered = reported.answer;
+        for item in &reported.items {
+            touched.extend(self.tasks.get(&item.task_id));
+            let judged = self.judge_report(&mut ledger, reported.worker_id, item);
+            answered.results.push(match judged {
+                Ok(job_state) => ReportResult::Ok { job_state },
+                Err(ReportRefusal::StaleEpoch) => ReportResult::Refused { code: ErrorCode::StaleEpoch },
+                Err(ReportRefusal::TaskEnded) => ReportResult::Refused { code: ErrorCode::TaskEnded },
+            });
+        }
+        touched.dedup();
+        let seq = self.commit(ctx, ledger, &touched);
+        self.speeches.push(seq, answer(reported.reply, Ok(answered)));
+        self.speak();
+    }
+}
+
+impl Handler<WorkerReturned> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, returned: WorkerReturned, ctx: &mut Context<Self>) {
+        let worker_id = returned.worker_id;
+        if let Some(session) = self.sessions.get_mut(&worker_id) {
+            session.incarnation = returned.incarnation;
+        }
+        for (task_id, job_id) in self.jobs_on(worker_id) {
+            let kept = !returned.rebooted && returned.held.iter().any(|held| held.task_id == task_id);
+            if !kept {
+                self.step(ctx, job_id, |job, ledger| {
+                    job.worker_returned_without(ledger, worker_id, returned.rebooted);
+                });
+            }
+        }
+        for held in &returned.held {
+            if !self.tasks.contains_key(&held.task_id) {
+                self.tell_stop(worker_id, held.task_id, true, true);
+            }
+        }
+        self.speak();
+    }
+}
+
+impl Handler<LeaseResumed> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, resumed: LeaseResumed, ctx: &mut Self::Context) {
+        if let Some(job_id) = self.tasks.get(&resumed.task_id).copied() {
+            self.step(ctx, job_id, |job, ledger| job.lease_renewed(ledger, resumed.epoch));
+        }
+    }
+}
+
+impl Handler<TaskGone> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, gone: TaskGone, _: &mut Self::Context) {
+        self.task_gone(gone.worker_id, gone.task_id);
+        self.speak();
+    }
+}

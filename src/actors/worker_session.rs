@@ -1,0 +1,436 @@
+//! WorkerSession: the server's side of one worker.
+//!
+//! Owns: the worker's row in the store, what is held out to it, what it must stop, its parked acquire.
+//! Never: decides about tasks; reports go on to the supervisor.
+//! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`).
+//! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `SessionOpened`), the lease reaper
+//! (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`).
+//! After a restart: opened again from the worker's row, offline until its first word; offers and stops are told
+//! again by the supervisor.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
+
+use super::messages::front_desk::{
+    Acquire, DeregisterWorker, Heartbeat, ReportTasks, ResumeWorker, WorkerRefusal,
+};
+use super::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
+use super::messages::lease_reaper::Renew;
+use super::messages::scheduler::{WorkerDown, WorkerUp};
+use super::messages::worker_session::{Describe, NewSession, Offer, SessionPorts, Settled, StopTask};
+use super::messages::{Reply, send};
+use crate::clock;
+use crate::contract::ids::TaskId;
+use crate::contract::protocol::{
+    AcquireAnswer, Assignment, HeartbeatAnswer, Held, Identity, Orders, RegisterAnswer, ReportAnswer,
+    ResumeAnswer, Timing,
+};
+use crate::contract::quantity::{Seconds, Timestamp};
+use crate::contract::worker::{Worker, WorkerState};
+use crate::domain::change::{Change, WorkerRecord};
+use crate::durability::Durability;
+use crate::journal::Journal;
+
+/// A worker has at most a few calls in flight; offers come in bursts.
+const MAILBOX: usize = 4_096;
+/// A parked acquire is never held longer, whatever the worker asks (SPEC section 3: `wait_s` ≤ 60).
+const LONGEST_PARK: Seconds = Seconds::new(60);
+
+/// Whom a session tells.
+#[derive(Clone)]
+pub struct SessionTells {
+    /// The supervisor.
+    pub opened: Recipient<SessionOpened>,
+    /// The supervisor.
+    pub reported: Recipient<TasksReported>,
+    /// The supervisor.
+    pub returned: Recipient<WorkerReturned>,
+    /// The supervisor.
+    pub gone: Recipient<TaskGone>,
+    /// The lease reaper.
+    pub renew: Recipient<Renew>,
+    /// The scheduler.
+    pub up: Recipient<WorkerUp>,
+    /// The scheduler.
+    pub down: Recipient<WorkerDown>,
+}
+
+/// See the module.
+pub struct WorkerSession {
+    record: WorkerRecord,
+    timing: Timing,
+    journal: Journal,
+    durability: Durability,
+    tells: SessionTells,
+    greeting: Option<(Reply<RegisterAnswer>, RegisterAnswer)>,
+    offers: BTreeMap<TaskId, Assignment>,
+    /// Task → without grace.
+    stops: BTreeMap<TaskId, bool>,
+    /// Stops that must stand although the server has settled the task: its tree may still be there.
+    lost: BTreeSet<TaskId>,
+    parked: Option<Parked>,
+    presence: Presence,
+    heartbeat_seq: u64,
+}
+
+struct Parked {
+    have: Vec<Held>,
+    max_tasks: usize,
+    reply: Reply<Result<AcquireAnswer, WorkerRefusal>>,
+    timer: SpawnHandle,
+}
+
+enum Presence {
+    Offline { last_seen: Option<Timestamp> },
+    Online { last_seen: Timestamp, holds: Vec<TaskId>, silence: SpawnHandle },
+}
+
+impl WorkerSession {
+    /// A session for this worker; it becomes reachable through the ports in [`SessionPorts`].
+    pub fn new(
+        opening: NewSession,
+        timing: Timing,
+        journal: Journal,
+        durability: Durability,
+        tells: SessionTells,
+    ) -> Self {
+        Self {
+            record: opening.record,
+            greeting: opening.greeting,
+            timing,
+            journal,
+            durability,
+            tells,
+            offers: BTreeMap::new(),
+            stops: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            parked: None,
+            presence: Presence::Offline { last_seen: None },
+            heartbeat_seq: 0,
+        }
+    }
+
+    fn orders(&self) -> Orders {
+        let with = |now: bool| {
+            let chosen = self.stops.iter().filter(move |(_, hurry)| **hurry == now);
+            chosen.map(|(task_id, _)| *task_id).collect()
+        };
+        Orders { cancel_task_ids: with(false), kill_task_ids: with(true), revoked: false }
+    }
+
+    fn open_offers(&self, have: &[Held], max_tasks: usize) -> Vec<Assignment> {
+        let fresh = self.offers.values().filter(|offer| {
+            !have.iter().any(|held| held.task_id == offer.task_id && held.epoch == offer.epoch)
+        });
+        fresh.take(max_tasks).cloned().collect()
+    }
+
+    /// Answers the parked acquire if there is something to say.
+    fn serve(&mut self, ctx: &mut Context<Self>, orders_changed: bool) {
+        let Some(parked) = self.parked.take_if(|parked| !parked.reply.is_closed()) else { return };
+        let assignments = self.open_offers(&parked.have, parked.max_tasks);
+        if assignments.is_empty() && !orders_changed {
+            self.parked = Some(parked);
+            return;
+        }
+        ctx.cancel_future(parked.timer);
+        // A caller that went away in this instant loses the answer, not the offer: it stands until the start.
+        send(parked.reply, Ok(AcquireAnswer { assignments, orders: self.orders() }));
+    }
+
+    fn release_parked(&mut self, ctx: &mut Context<Self>) {
+        if let Some(parked) = self.parked.take() {
+            ctx.cancel_future(parked.timer);
+            send(parked.reply, Ok(AcquireAnswer { assignments: Vec::new(), orders: self.orders() }));
+        }
+    }
+
+    /// The worker spoke: it is there, and holds what it says (`None` = it said nothing about that).
+    fn heard(&mut self, ctx: &mut Context<Self>, holds: Option<Vec<TaskId>>) {
+        let silence = ctx.run_later(self.timing.lease_ttl_s.duration(), Self::fell_silent);
+        let before = std::mem::replace(&mut self.presence, Presence::Offline { last_seen: None });
+        let known = match before {
+            Presence::Online { holds, silence, .. } => {
+                ctx.cancel_future(silence);
+                holds
+            }
+            Presence::Offline { .. } => {
+                self.announce();
+                Vec::new()
+            }
+        };
+        let holds = holds.unwrap_or(known);
+        self.presence = Presence::Online { last_seen: clock::now(), holds, silence };
+    }
+
+    fn announce(&self) {
+        self.tells.up.do_send(WorkerUp {
+            worker_id: self.record.id,
+            name: self.record.name.clone(),
+            kind: self.record.kind,
+            incarnation: self.record.identity.incarnation,
+            capabilities: self.record.capabilities.clone(),
+        });
+    }
+
+    fn fell_silent(&mut self, ctx: &mut Context<Self>) {
+        if let Presence::Online { last_seen, silence, .. } = &self.presence {
+            let last_seen = Some(*last_seen);
+            ctx.cancel_future(*silence);
+            self.presence = Presence::Offline { last_seen };
+            self.tells.down.do_send(WorkerDown { worker_id: self.record.id });
+        }
+    }
+
+    /// Trees of lost tasks that the worker no longer lists are gone.
+    fn notice_gone(&mut self, held: &[Held]) {
+        let gone: Vec<TaskId> = self
+            .lost
+            .iter()
+            .filter(|task_id| !held.iter().any(|held| held.task_id == **task_id))
+            .copied()
+            .collect();
+        for task_id in gone {
+            self.lost.remove(&task_id);
+            self.stops.remove(&task_id);
+            self.tells.gone.do_send(TaskGone { worker_id: self.record.id, task_id });
+        }
+    }
+
+    fn judge_resume(&self, identity: &Identity) -> Result<(), WorkerRefusal> {
+        let known = &self.record.identity;
+        if self.record.gone {
+            Err(WorkerRefusal::Revoked)
+        } else if identity.machine_id != known.machine_id {
+            match self.presence {
+                Presence::Online { .. } => Err(WorkerRefusal::IdentityInUse),
+                Presence::Offline { .. } => Ok(()),
+            }
+        } else if identity.incarnation <= known.incarnation {
+            Err(WorkerRefusal::Superseded)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn state(&self) -> WorkerState {
+        match &self.presence {
+            Presence::Offline { .. } => WorkerState::Offline,
+            Presence::Online { holds, .. } if holds.is_empty() => WorkerState::Idle,
+            Presence::Online { .. } => WorkerState::Busy,
+        }
+    }
+
+    /// Writes the worker's row and answers once it is on disk.
+    fn record_then<T: 'static>(&self, reply: Reply<T>, answer: T) {
+        let seq = self.journal.append(vec![Change::WorkerRecorded(Box::new(self.record.clone()))]);
+        let durability = self.durability.clone();
+        actix::spawn(async move {
+            durability.reached(seq).await;
+            send(reply, answer);
+        });
+    }
+
+    /// Starts a session on this thread's arbiter and answers how to reach it.
+    pub fn open(self) -> SessionPorts {
+        ports_of(&self.start())
+    }
+}
+
+fn ports_of(address: &actix::Addr<WorkerSession>) -> SessionPorts {
+    SessionPorts {
+        offer: address.clone().recipient(),
+        stop: address.clone().recipient(),
+        settled: address.clone().recipient(),
+        resume: address.clone().recipient(),
+        heartbeat: address.clone().recipient(),
+        acquire: address.clone().recipient(),
+        report: address.clone().recipient(),
+        deregister: address.clone().recipient(),
+        describe: address.clone().recipient(),
+    }
+}
+
+impl Actor for WorkerSession {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        let opened = SessionOpened {
+            worker_id: self.record.id,
+            incarnation: self.record.identity.incarnation,
+            ports: ports_of(&ctx.address()),
+        };
+        self.tells.opened.do_send(opened);
+        if let Some((reply, answer)) = self.greeting.take() {
+            self.heard(ctx, Some(Vec::new()));
+            self.record_then(reply, answer);
+        }
+    }
+}
+
+impl Handler<ResumeWorker> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, call: ResumeWorker, ctx: &mut Self::Context) {
+        let request = call.request;
+        if let Err(refusal) = self.judge_resume(&request.identity) {
+            send(call.reply, Err(refusal));
+            return;
+        }
+        self.release_parked(ctx);
+        let rebooted = request.identity.boot_id != self.record.identity.boot_id;
+        self.record.identity = request.identity;
+        self.record.capabilities = request.capabilities;
+        self.heartbeat_seq = 0;
+        self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
+        self.announce();
+        if rebooted {
+            self.notice_gone(&[]);
+        } else {
+            self.notice_gone(&request.tasks);
+        }
+        let renewed = request.tasks.iter().map(|held| (held.task_id, held.epoch)).collect();
+        self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks: renewed });
+        self.tells.returned.do_send(WorkerReturned {
+            worker_id: self.record.id,
+            incarnation: self.record.identity.incarnation,
+            rebooted,
+            held: request.tasks,
+        });
+        let answer = ResumeAnswer { timing: self.timing, orders: self.orders() };
+        self.record_then(call.reply, Ok(answer));
+    }
+}
+
+impl Handler<Heartbeat> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, call: Heartbeat, ctx: &mut Self::Context) {
+        let request = call.request;
+        if request.incarnation != self.record.identity.incarnation {
+            send(call.reply, Err(WorkerRefusal::Superseded));
+            return;
+        }
+        if request.seq > self.heartbeat_seq {
+            self.heartbeat_seq = request.seq;
+            self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
+            let tasks = request.tasks.iter().map(|held| (held.task_id, held.epoch)).collect();
+            self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks });
+            self.notice_gone(&request.tasks);
+        }
+        let mut orders = self.orders();
+        orders.revoked = self.record.gone;
+        send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders }));
+    }
+}
+
+impl Handler<Offer> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, offer: Offer, ctx: &mut Self::Context) {
+        self.offers.insert(offer.assignment.task_id, offer.assignment);
+        self.serve(ctx, false);
+    }
+}
+
+impl Handler<Acquire> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, call: Acquire, ctx: &mut Self::Context) {
+        if self.record.gone {
+            send(call.reply, Err(WorkerRefusal::Revoked));
+            return;
+        }
+        self.release_parked(ctx);
+        let max_tasks = call.request.max_tasks as usize;
+        let assignments = self.open_offers(&call.request.have, max_tasks);
+        let wait = call.request.wait_s.min(LONGEST_PARK).duration();
+        let owed =
+            self.stops.keys().any(|task_id| call.request.have.iter().any(|held| held.task_id == *task_id));
+        if !assignments.is_empty() || owed || wait == Duration::ZERO {
+            send(call.reply, Ok(AcquireAnswer { assignments, orders: self.orders() }));
+            return;
+        }
+        let timer = ctx.run_later(wait, |session, ctx| session.release_parked(ctx));
+        self.parked = Some(Parked { have: call.request.have, max_tasks, reply: call.reply, timer });
+    }
+}
+
+impl Handler<ReportTasks> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, call: ReportTasks, _: &mut Self::Context) {
+        if self.record.gone {
+            send(call.reply, Err(WorkerRefusal::Revoked));
+            return;
+        }
+        let acquire = call.request.acquire.unwrap_or_default();
+        let answer = ReportAnswer {
+            results: Vec::with_capacity(call.request.items.len()),
+            assignments: self.open_offers(&acquire.have, acquire.max_tasks as usize),
+            orders: self.orders(),
+        };
+        let (worker_id, items, reply) = (self.record.id, call.request.items, call.reply);
+        self.tells.reported.do_send(TasksReported { worker_id, items, answer, reply });
+    }
+}
+
+impl Handler<StopTask> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, stop: StopTask, ctx: &mut Self::Context) {
+        let hurry = self.stops.entry(stop.task_id).or_default();
+        *hurry |= stop.now;
+        if stop.lost {
+            self.lost.insert(stop.task_id);
+        }
+        self.serve(ctx, true);
+    }
+}
+
+impl Handler<Settled> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, settled: Settled, _: &mut Self::Context) {
+        self.offers.remove(&settled.task_id);
+        if !settled.started && !self.lost.contains(&settled.task_id) {
+            self.stops.remove(&settled.task_id);
+        }
+    }
+}
+
+impl Handler<Describe> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, describe: Describe, _: &mut Self::Context) {
+        let (tasks, last_seen) = match &self.presence {
+            Presence::Offline { last_seen } => (Vec::new(), *last_seen),
+            Presence::Online { last_seen, holds, .. } => (holds.clone(), Some(*last_seen)),
+        };
+        if !self.record.gone {
+            describe.into.add(Worker {
+                id: self.record.id,
+                name: self.record.name.clone(),
+                kind: self.record.kind,
+                state: self.state(),
+                capabilities: self.record.capabilities.clone(),
+                tasks,
+                last_seen,
+            });
+        }
+    }
+}
+
+impl Handler<DeregisterWorker> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, call: DeregisterWorker, ctx: &mut Self::Context) {
+        self.record.gone = true;
+        self.release_parked(ctx);
+        self.fell_silent(ctx);
+        self.record_then(call.reply, Ok(()));
+    }
+}
