@@ -8,3 +8,4 @@ pub mod ledger;
 pub mod placement;
 pub mod retry;
 pub mod spec;
+pub mod task_run;

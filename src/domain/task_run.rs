@@ -1,0 +1,434 @@
+//! One task on its worker: what happens next, after everything that can happen. Pure: events in, effects out.
+//!
+//! `Starting → Staging → Launching → Executing → Draining → Collecting → Finishing → Settled`. Nothing executes
+//! before the start was answered, no finish goes out before the last log record is acknowledged, and every
+//! path leads to `Settled`.
+
+mod environment;
+mod log_cursor;
+mod verdict;
+
+use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
+use crate::contract::end::{End, EndReason};
+use crate::contract::problem::Warning;
+use crate::contract::protocol::{Finish, Report};
+use crate::contract::spec::JobSpec;
+use crate::contract::worker::Phase;
+
+pub use environment::{TaskPlace, command_line, environment};
+use log_cursor::{LogCursor, LogStep};
+pub use verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
+
+/// What happened to a task, as its runner saw it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The server recorded the start.
+    StartAccepted,
+    /// The server refused the start: the task has ended, or was placed anew.
+    StartRefused,
+    /// Source and inputs are in the workspace.
+    Staged,
+    /// They could not be brought there, or bringing them was stopped.
+    StageFailed {
+        /// `input_unavailable`, `prepare_failed`, `disk_full`.
+        reason: EndReason,
+        /// What, and why.
+        detail: String,
+    },
+    /// The shim has started the program.
+    Launched,
+    /// No shim could take the task: the program never ran.
+    LaunchFailed {
+        /// Why.
+        detail: String,
+    },
+    /// The spool holds records up to this number.
+    Logged {
+        /// Number of the newest record.
+        through_n: u64,
+    },
+    /// The server has log records on disk up to `next_n - 1`.
+    LogsAcknowledged {
+        /// The number the next record must have.
+        next_n: u64,
+    },
+    /// The server takes no more records of this task: the rest is a gap nobody can fill.
+    LogsRefused,
+    /// The program and its whole tree are gone.
+    Ended(ExitFacts),
+    /// The shim vanished without a word; its tree was swept.
+    ShimLost {
+        /// Number of the last record in the spool; 0 = none.
+        last_n: u64,
+    },
+    /// Somebody wants the task to stop.
+    StopOrdered {
+        /// Without grace.
+        now: bool,
+    },
+    /// The session was revoked: stop at once and tell nobody.
+    Abandoned,
+    /// Outputs were looked for, and those found are on the server.
+    Collected(Collection),
+    /// The server recorded the finish, or refused it for good.
+    FinishAnswered,
+}
+
+/// What was found in a workspace after the end.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Collection {
+    /// Declared outputs, their bytes already on the server.
+    pub outputs: Vec<OutputFile>,
+    /// Declared, not optional, and not brought back.
+    pub uncollected: Vec<UncollectedOutput>,
+    /// New files that no output declares.
+    pub undeclared: Vec<UndeclaredFile>,
+    /// The whole log, when it had to be kept as one artifact.
+    pub log_artifact: Option<Digest>,
+    /// Single files that could not be brought back.
+    pub warnings: Vec<Warning>,
+}
+
+/// What the runner has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Tell the server; `Start` and `Finish` are answered by events.
+    Report(Report),
+    /// Bring source and inputs into the workspace.
+    Stage,
+    /// Stop bringing them; still answered by `Staged` or `StageFailed`.
+    StopStaging,
+    /// Hand the task to a shim.
+    Launch,
+    /// Tell the shim to stop the program.
+    StopShim {
+        /// Without grace.
+        now: bool,
+    },
+    /// Send records from the spool, from this number on.
+    UploadLogs {
+        /// Number of the first record.
+        first_n: u64,
+    },
+    /// Look for outputs and undeclared files, and bring the outputs to the server.
+    Collect,
+    /// Remove the task's folder; nothing more is needed of it.
+    RemoveFolder,
+    /// Keep the workspace for those who want its undeclared files, and remove the rest.
+    KeepWorkspace,
+}
+
+/// What was found of a task when its worker restarted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    /// No shim ever had it: the start is reported (again) and the workspace prepared anew.
+    Unlaunched,
+    /// Its shim is alive.
+    Running,
+    /// Its shim wrote down how it ended.
+    Ended(ExitFacts),
+    /// Its shim had it and vanished; its tree was swept.
+    Lost {
+        /// Number of the last record in the spool; 0 = none.
+        last_n: u64,
+    },
+}
+
+/// Where a task stands, and what is known there.
+#[derive(Debug, Clone, PartialEq)]
+enum Stage {
+    Starting,
+    Staging,
+    Launching,
+    Executing,
+    Draining(Outcome),
+    Collecting(Outcome),
+    Finishing { keep: bool },
+    Settled,
+}
+
+/// What is known of an execution that is over.
+#[derive(Debug, Clone, PartialEq)]
+enum Outcome {
+    Exited(ExitFacts),
+    Lost,
+}
+
+/// How a task was told to stop; once, and then only harder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum StopOrder {
+    Grace,
+    Now,
+}
+
+/// One task on its worker.
+#[derive(Debug, Clone)]
+pub struct TaskRun {
+    stage: Stage,
+    stop: Option<StopOrder>,
+    abandoned: bool,
+    log: LogCursor,
+    stages: bool,
+    collects: bool,
+}
+
+impl TaskRun {
+    /// A task just received. `effects` gets the start report.
+    pub fn new(spec: &JobSpec, effects: &mut Vec<Effect>) -> Self {
+        effects.push(Effect::Report(Report::Start));
+        Self::at(spec, Stage::Starting)
+    }
+
+    /// A task found after a restart of the worker.
+    pub fn adopt(spec: &JobSpec, found: Found, effects: &mut Vec<Effect>) -> Self {
+        match found {
+            Found::Unlaunched => Self::new(spec, effects),
+            Found::Running => {
+                effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
+                Self::at(spec, Stage::Executing)
+            }
+            Found::Ended(facts) => {
+                let mut run = Self::at(spec, Stage::Executing);
+                run.on(Event::Ended(facts), spec, effects);
+                run
+            }
+            Found::Lost { last_n } => {
+                let mut run = Self::at(spec, Stage::Executing);
+                run.on(Event::ShimLost { last_n }, spec, effects);
+                run
+            }
+        }
+    }
+
+    fn at(spec: &JobSpec, stage: Stage) -> Self {
+        Self {
+            stage,
+            stop: None,
+            abandoned: false,
+            log: LogCursor::default(),
+            stages: spec.source.is_some() || !spec.inputs.is_empty(),
+            collects: !spec.outputs.is_empty(),
+        }
+    }
+
+    /// Where it stands, as the server knows phases; `None` before the start was answered.
+    pub fn phase(&self) -> Option<Phase> {
+        match self.stage {
+            Stage::Starting => None,
+            Stage::Staging | Stage::Launching => Some(Phase::Staging),
+            Stage::Executing => Some(Phase::Executing),
+            Stage::Draining(_) | Stage::Collecting(_) | Stage::Finishing { .. } | Stage::Settled => {
+                Some(Phase::Finishing)
+            }
+        }
+    }
+
+    /// Whether nothing is left to do for it.
+    pub fn settled(&self) -> bool {
+        self.stage == Stage::Settled
+    }
+
+    /// Takes one event. Events that do not fit the stage are late or repeated and change nothing.
+    pub fn on(&mut self, event: Event, spec: &JobSpec, effects: &mut Vec<Effect>) {
+        match event {
+            Event::StartAccepted => self.start_accepted(effects),
+            Event::StartRefused => self.start_refused(effects),
+            Event::Staged => self.staged(effects),
+            Event::StageFailed { reason, detail } => self.stage_failed(reason, detail, effects),
+            Event::Launched => self.launched(effects),
+            Event::LaunchFailed { detail } => self.launch_failed(detail, effects),
+            Event::Logged { through_n } => self.log_moved(|log| log.logged(through_n), effects),
+            Event::LogsAcknowledged { next_n } => self.log_moved(|log| log.acknowledged(next_n), effects),
+            Event::LogsRefused => self.log_moved(LogCursor::refused, effects),
+            Event::Ended(facts) => {
+                let last_n = facts.last_n;
+                self.execution_over(Outcome::Exited(facts), last_n, effects);
+            }
+            Event::ShimLost { last_n } => self.execution_over(Outcome::Lost, last_n, effects),
+            Event::StopOrdered { now } => self.stop_ordered(now, effects),
+            Event::Abandoned => self.abandon(effects),
+            Event::Collected(collection) => self.collected(collection, spec, effects),
+            Event::FinishAnswered => self.finish_answered(effects),
+        }
+    }
+
+    fn start_accepted(&mut self, effects: &mut Vec<Effect>) {
+        if self.stage != Stage::Starting {
+            return;
+        }
+        if self.stop.is_some() {
+            self.finish_unlaunched(End::of(EndReason::Cancelled, None), effects);
+        } else if self.stages {
+            self.stage = Stage::Staging;
+            effects.push(Effect::Report(Report::Phase { phase: Phase::Staging }));
+            effects.push(Effect::Stage);
+        } else {
+            self.stage = Stage::Launching;
+            effects.push(Effect::Launch);
+        }
+    }
+
+    fn start_refused(&mut self, effects: &mut Vec<Effect>) {
+        if self.stage == Stage::Starting {
+            self.settle(effects);
+        }
+    }
+
+    fn staged(&mut self, effects: &mut Vec<Effect>) {
+        if self.stage != Stage::Staging {
+            return;
+        }
+        if self.stop.is_some() {
+            self.finish_unlaunched(End::of(EndReason::Cancelled, None), effects);
+        } else {
+            self.stage = Stage::Launching;
+            effects.push(Effect::Launch);
+        }
+    }
+
+    fn stage_failed(&mut self, reason: EndReason, detail: String, effects: &mut Vec<Effect>) {
+        if self.stage != Stage::Staging {
+            return;
+        }
+        let end = match self.stop {
+            Some(_) => End::of(EndReason::Cancelled, None),
+            None => End::of(reason, detail),
+        };
+        self.finish_unlaunched(end, effects);
+    }
+
+    fn launched(&mut self, effects: &mut Vec<Effect>) {
+        if self.stage != Stage::Launching {
+            return;
+        }
+        self.stage = Stage::Executing;
+        if !self.abandoned {
+            effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
+        }
+        if let Some(order) = self.stop {
+            effects.push(Effect::StopShim { now: order == StopOrder::Now });
+        }
+    }
+
+    fn launch_failed(&mut self, detail: String, effects: &mut Vec<Effect>) {
+        if self.stage != Stage::Launching {
+            return;
+        }
+        let end = match self.stop {
+            Some(_) => End::of(EndReason::Cancelled, None),
+            None => End::of(EndReason::PrepareFailed, detail),
+        };
+        self.finish_unlaunched(end, effects);
+    }
+
+    /// Nothing ran: there is no log and nothing to collect.
+    fn finish_unlaunched(&mut self, end: End, effects: &mut Vec<Effect>) {
+        if self.abandoned {
+            return self.settle(effects);
+        }
+        self.stage = Stage::Finishing { keep: false };
+        let finish = Finish {
+            end,
+            after_stop: self.stop.is_some(),
+            outputs: Vec::new(),
+            undeclared: Vec::new(),
+            log_artifact: None,
+            warnings: Vec::new(),
+        };
+        effects.push(Effect::Report(Report::Finish(Box::new(finish))));
+    }
+
+    fn execution_over(&mut self, outcome: Outcome, last_n: u64, effects: &mut Vec<Effect>) {
+        if !matches!(self.stage, Stage::Launching | Stage::Executing) {
+            return;
+        }
+        if self.abandoned {
+            return self.settle(effects);
+        }
+        self.stage = Stage::Draining(outcome);
+        self.log_moved(|log| log.closed(last_n), effects);
+    }
+
+    fn log_moved(&mut self, movement: impl FnOnce(&mut LogCursor) -> LogStep, effects: &mut Vec<Effect>) {
+        if self.abandoned || !matches!(self.stage, Stage::Launching | Stage::Executing | Stage::Draining(_)) {
+            return;
+        }
+        match (movement(&mut self.log), &self.stage) {
+            (LogStep::Upload { first_n }, _) => effects.push(Effect::UploadLogs { first_n }),
+            (LogStep::Drained, Stage::Draining(outcome)) => {
+                self.stage = Stage::Collecting(outcome.clone());
+                if self.collects {
+                    effects.push(Effect::Report(Report::Phase { phase: Phase::Finishing }));
+                }
+                effects.push(Effect::Collect);
+            }
+            (LogStep::Wait | LogStep::Drained, _) => {}
+        }
+    }
+
+    fn stop_ordered(&mut self, now: bool, effects: &mut Vec<Effect>) {
+        let order = if now { StopOrder::Now } else { StopOrder::Grace };
+        // The server repeats an order until the task is gone; only a harder one is news.
+        if self.stop >= Some(order) {
+            return;
+        }
+        self.stop = Some(order);
+        match self.stage {
+            Stage::Staging => effects.push(Effect::StopStaging),
+            Stage::Executing => effects.push(Effect::StopShim { now }),
+            Stage::Starting
+            | Stage::Launching
+            | Stage::Draining(_)
+            | Stage::Collecting(_)
+            | Stage::Finishing { .. }
+            | Stage::Settled => {}
+        }
+    }
+
+    fn abandon(&mut self, effects: &mut Vec<Effect>) {
+        self.abandoned = true;
+        self.stop_ordered(true, effects);
+        match self.stage {
+            // What was handed to a shim, or is being written to, ends by its own event.
+            Stage::Staging | Stage::Launching | Stage::Executing | Stage::Settled => {}
+            Stage::Starting | Stage::Draining(_) | Stage::Collecting(_) | Stage::Finishing { .. } => {
+                self.settle(effects);
+            }
+        }
+    }
+
+    fn collected(&mut self, collection: Collection, spec: &JobSpec, effects: &mut Vec<Effect>) {
+        let Stage::Collecting(outcome) = &self.stage else {
+            return;
+        };
+        let (end, after_stop) = match outcome {
+            Outcome::Exited(facts) => (verdict(facts, spec, &collection.uncollected), facts.stop.is_some()),
+            Outcome::Lost => (verdict::shim_lost(), false),
+        };
+        self.stage = Stage::Finishing { keep: !collection.undeclared.is_empty() };
+        let finish = Finish {
+            end,
+            after_stop,
+            outputs: collection.outputs,
+            undeclared: collection.undeclared,
+            log_artifact: collection.log_artifact,
+            warnings: collection.warnings,
+        };
+        effects.push(Effect::Report(Report::Finish(Box::new(finish))));
+    }
+
+    fn finish_answered(&mut self, effects: &mut Vec<Effect>) {
+        if let Stage::Finishing { keep } = self.stage {
+            self.stage = Stage::Settled;
+            effects.push(if keep { Effect::KeepWorkspace } else { Effect::RemoveFolder });
+        }
+    }
+
+    fn settle(&mut self, effects: &mut Vec<Effect>) {
+        self.stage = Stage::Settled;
+        effects.push(Effect::RemoveFolder);
+    }
+}
+
+#[cfg(test)]
+mod tests;

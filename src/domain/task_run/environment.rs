@@ -1,0 +1,79 @@
+//! What a program finds around it: its command line and its allow-listed environment (SPEC section 7).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::contract::ids::{JobId, TaskId};
+use crate::contract::spec::{JobSpec, Run, Workload};
+
+/// What a task sees of the worker's own environment; `LC_*` too.
+const ALLOWED: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ"];
+
+/// Where a task runs and which one it is.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskPlace<'a> {
+    /// The job.
+    pub job_id: JobId,
+    /// The task.
+    pub task_id: TaskId,
+    /// The job's attempt.
+    pub attempt: u32,
+    /// The task's workspace, absolute.
+    pub workspace: &'a Path,
+    /// Its folder for temporary files, absolute.
+    pub tmp: &'a Path,
+    /// A file that appears when the task should stop, absolute.
+    pub stop_file: &'a Path,
+}
+
+/// The whole environment of a task. `host` is the worker's own; the spec's `env` comes last and wins.
+///
+/// A task that asked for no GPU gets an empty `CUDA_VISIBLE_DEVICES`: that hides every GPU, where an absent one
+/// would show them all.
+pub fn environment(
+    spec: &JobSpec,
+    host: impl IntoIterator<Item = (OsString, OsString)>,
+    place: TaskPlace<'_>,
+) -> BTreeMap<OsString, OsString> {
+    let mut variables: BTreeMap<OsString, OsString> =
+        host.into_iter().filter(|(name, _)| name.to_str().is_some_and(allowed)).collect();
+    let mut set = |name: &str, value: OsString| {
+        variables.insert(OsString::from(name), value);
+    };
+    set("PYTHONUNBUFFERED", "1".into());
+    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
+    if spec.resources.gpus.is_none() {
+        set("CUDA_VISIBLE_DEVICES", OsString::new());
+    }
+    set("TMPDIR", place.tmp.into());
+    set("GPULAYER_JOB_ID", place.job_id.to_string().into());
+    set("GPULAYER_TASK_ID", place.task_id.to_string().into());
+    set("GPULAYER_ATTEMPT", place.attempt.to_string().into());
+    set("GPULAYER_WORKSPACE", place.workspace.into());
+    set("GPULAYER_OUTPUTS", place.workspace.into());
+    set("GPULAYER_STOP_FILE", place.stop_file.into());
+    for (name, value) in &spec.env {
+        variables.insert(name.into(), value.into());
+    }
+    variables
+}
+
+fn allowed(name: &str) -> bool {
+    ALLOWED.contains(&name) || name.starts_with("LC_")
+}
+
+/// The program and its arguments; `None` for workloads this build does not run. `bash` is where the worker
+/// found it.
+pub fn command_line(spec: &JobSpec, bash: Option<&Path>) -> Option<Vec<OsString>> {
+    let Workload::Command(command) = &spec.workload else {
+        return None;
+    };
+    Some(match (&command.run, bash) {
+        (Run::Argv(argv), _) => argv.iter().map(OsString::from).collect(),
+        (Run::Shell(text), Some(bash)) => {
+            vec![bash.into(), "-o".into(), "pipefail".into(), "-c".into(), text.into()]
+        }
+        (Run::Shell(text), None) => vec!["sh".into(), "-c".into(), text.into()],
+    })
+}

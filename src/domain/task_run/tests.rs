@@ -1,0 +1,343 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::contract::quantity::Seconds;
+use crate::contract::spec::Output;
+
+fn plain() -> JobSpec {
+    JobSpec::command(["true"])
+}
+
+fn staged() -> JobSpec {
+    JobSpec {
+        source: Some(Digest::from_bytes([1; 32])),
+        outputs: vec![Output { path: "model.json".into(), name: None, optional: false }],
+        ..plain()
+    }
+}
+
+fn facts(exit: Exit, stop: Option<StopSent>, last_n: u64) -> ExitFacts {
+    ExitFacts { exit, stop, duration: Some(Seconds::new(1)), peak_memory_bytes: None, last_n }
+}
+
+fn exited(code: i32) -> ExitFacts {
+    facts(Exit::Exited { code }, None, 0)
+}
+
+/// Feeds events one by one and returns the effects of the last.
+fn effects_of(run: &mut TaskRun, spec: &JobSpec, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    for event in events {
+        effects.clear();
+        run.on(event, spec, &mut effects);
+    }
+    effects
+}
+
+fn finish_in(effects: &[Effect]) -> Option<&Finish> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Report(Report::Finish(finish)) => Some(&**finish),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_trivial_task_takes_the_shortest_path() {
+    let spec = plain();
+    let mut effects = Vec::new();
+    let mut run = TaskRun::new(&spec, &mut effects);
+    assert_eq!(effects, [Effect::Report(Report::Start)]);
+    assert_eq!(run.phase(), None);
+    assert_eq!(effects_of(&mut run, &spec, [Event::StartAccepted]), [Effect::Launch]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Launched]),
+        [Effect::Report(Report::Phase { phase: Phase::Executing })]
+    );
+    assert_eq!(effects_of(&mut run, &spec, [Event::Ended(exited(0))]), [Effect::Collect]);
+    let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
+    assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Completed);
+    assert_eq!(effects_of(&mut run, &spec, [Event::FinishAnswered]), [Effect::RemoveFolder]);
+    assert!(run.settled());
+}
+
+#[test]
+fn a_stop_before_the_answer_to_start_executes_nothing() {
+    for spec in [plain(), staged()] {
+        let mut run = TaskRun::new(&spec, &mut Vec::new());
+        assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]), []);
+        let effects = effects_of(&mut run, &spec, [Event::StartAccepted]);
+        assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Cancelled);
+        assert_eq!(effects.len(), 1);
+    }
+}
+
+#[test]
+fn a_stop_while_staging_ends_it_when_the_copying_has_stopped() {
+    let spec = staged();
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted]);
+    assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: true }]), [Effect::StopStaging]);
+    let failed = Event::StageFailed { reason: EndReason::InputUnavailable, detail: "stopped".into() };
+    let effects = effects_of(&mut run, &spec, [failed]);
+    assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Cancelled);
+}
+
+#[test]
+fn a_stop_while_the_shim_starts_is_passed_on_and_only_a_harder_one_again() {
+    let spec = plain();
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted, Event::StopOrdered { now: false }]);
+    let effects = effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]);
+    assert_eq!(effects, []);
+
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted]);
+    assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]), []);
+    assert!(effects_of(&mut run, &spec, [Event::Launched]).contains(&Effect::StopShim { now: false }));
+    assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]), []);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::StopOrdered { now: true }]),
+        [Effect::StopShim { now: true }]
+    );
+}
+
+#[test]
+fn collects_only_after_the_last_record_is_acknowledged() {
+    let spec = plain();
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Logged { through_n: 3 }]),
+        [Effect::UploadLogs { first_n: 1 }]
+    );
+    assert_eq!(effects_of(&mut run, &spec, [Event::Logged { through_n: 9 }]), []);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 4 }]),
+        [Effect::UploadLogs { first_n: 4 }]
+    );
+    assert_eq!(effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 12))]), []);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 10 }]),
+        [Effect::UploadLogs { first_n: 10 }]
+    );
+    assert_eq!(effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 13 }]), [Effect::Collect]);
+}
+
+#[test]
+fn a_refused_log_does_not_hold_up_the_finish() {
+    let spec = plain();
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched, Event::Logged { through_n: 3 }]);
+    effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 5))]);
+    assert_eq!(effects_of(&mut run, &spec, [Event::LogsRefused]), [Effect::Collect]);
+}
+
+#[test]
+fn a_restarted_worker_goes_on_where_the_task_is() {
+    let spec = plain();
+    let mut effects = Vec::new();
+    TaskRun::adopt(&spec, Found::Unlaunched, &mut effects);
+    assert_eq!(effects, [Effect::Report(Report::Start)]);
+
+    effects.clear();
+    TaskRun::adopt(&spec, Found::Running, &mut effects);
+    assert_eq!(effects, [Effect::Report(Report::Phase { phase: Phase::Executing })]);
+
+    effects.clear();
+    let ended = facts(Exit::Exited { code: 3 }, None, 7);
+    let mut run = TaskRun::adopt(&spec, Found::Ended(ended), &mut effects);
+    assert_eq!(effects, [Effect::UploadLogs { first_n: 1 }]);
+    // The server had them all already.
+    assert_eq!(effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 8 }]), [Effect::Collect]);
+
+    effects.clear();
+    let mut run = TaskRun::adopt(&spec, Found::Lost { last_n: 0 }, &mut effects);
+    assert_eq!(effects, [Effect::Collect]);
+    let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
+    assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Internal);
+}
+
+#[test]
+fn undeclared_files_keep_the_workspace() {
+    let spec = plain();
+    let mut run = TaskRun::adopt(&spec, Found::Ended(exited(1)), &mut Vec::new());
+    let collection = Collection {
+        undeclared: vec![UndeclaredFile { path: "core".into(), size_bytes: 1 }],
+        ..Collection::default()
+    };
+    effects_of(&mut run, &spec, [Event::Collected(collection)]);
+    assert_eq!(effects_of(&mut run, &spec, [Event::FinishAnswered]), [Effect::KeepWorkspace]);
+}
+
+#[test]
+fn a_revoked_worker_kills_and_tells_nobody() {
+    let spec = plain();
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched]);
+    assert_eq!(effects_of(&mut run, &spec, [Event::Abandoned]), [Effect::StopShim { now: true }]);
+    let killed = facts(Exit::Signalled { signal: "SIGKILL".into() }, Some(StopSent::Order), 4);
+    assert_eq!(effects_of(&mut run, &spec, [Event::Ended(killed)]), [Effect::RemoveFolder]);
+}
+
+#[test]
+fn the_verdict_names_who_ended_it() {
+    let signal = || Exit::Signalled { signal: "SIGTERM".into() };
+    let missing =
+        [UncollectedOutput { name: "model.json".into(), why: "nothing matches `model.json`".into() }];
+    let not_found = |code| Exit::NotFound { code, detail: "`nope` was not found in PATH (/bin)".into() };
+    let not_prepared = |disk_full| Exit::NotPrepared { detail: "cannot enter `sub`".into(), disk_full };
+    let none: &[UncollectedOutput] = &[];
+    for (exit, stop, uncollected, expected) in [
+        (Exit::Exited { code: 0 }, None, none, EndReason::Completed),
+        (Exit::Exited { code: 0 }, None, &missing[..], EndReason::MissingOutput),
+        (Exit::Exited { code: 2 }, None, &missing[..], EndReason::ExitNonzero),
+        (Exit::Exited { code: 127 }, None, none, EndReason::ExitNonzero),
+        (signal(), None, none, EndReason::Signalled),
+        (signal(), Some(StopSent::Order), none, EndReason::Cancelled),
+        (Exit::Exited { code: 0 }, Some(StopSent::Order), none, EndReason::Cancelled),
+        (Exit::Exited { code: 0 }, Some(StopSent::Timeout), none, EndReason::TimedOut),
+        (signal(), Some(StopSent::Orphaned), none, EndReason::WorkerLost),
+        (not_found(127), None, none, EndReason::ExecutableNotFound),
+        (not_found(126), None, none, EndReason::ExecutableNotFound),
+        (not_prepared(false), None, none, EndReason::PrepareFailed),
+        (not_prepared(true), None, none, EndReason::DiskFull),
+    ] {
+        let end = verdict(&facts(exit.clone(), stop, 0), &plain(), uncollected);
+        assert_eq!(end.reason, expected, "{exit:?} {stop:?}");
+        assert_eq!(end.owner, expected.owner());
+        assert_eq!(end.signal.is_some(), matches!(exit, Exit::Signalled { .. }));
+        let says_why = matches!(expected, EndReason::Completed | EndReason::Cancelled | EndReason::TimedOut);
+        assert_eq!(end.detail.is_none(), says_why, "{expected:?}: {:?}", end.detail);
+    }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        Just(Event::StartAccepted),
+        Just(Event::StartRefused),
+        Just(Event::Staged),
+        Just(Event::StageFailed { reason: EndReason::InputUnavailable, detail: "gone".into() }),
+        Just(Event::Launched),
+        Just(Event::LaunchFailed { detail: "no shim".into() }),
+        (0..20u64).prop_map(|through_n| Event::Logged { through_n }),
+        (1..22u64).prop_map(|next_n| Event::LogsAcknowledged { next_n }),
+        Just(Event::LogsRefused),
+        (0..20u64).prop_map(|n| Event::Ended(facts(Exit::Exited { code: 0 }, None, n))),
+        (0..20u64).prop_map(|last_n| Event::ShimLost { last_n }),
+        any::<bool>().prop_map(|now| Event::StopOrdered { now }),
+        Just(Event::Abandoned),
+        Just(Event::Collected(Collection::default())),
+        Just(Event::FinishAnswered),
+    ]
+}
+
+/// What a faithful world answers to an effect, so that every run can be driven to its end.
+fn answer(effect: &Effect) -> Option<Event> {
+    Some(match effect {
+        Effect::Report(Report::Start) => Event::StartAccepted,
+        Effect::Report(Report::Finish(_)) => Event::FinishAnswered,
+        Effect::Report(_) | Effect::StopStaging | Effect::RemoveFolder | Effect::KeepWorkspace => {
+            return None;
+        }
+        Effect::Stage => Event::Staged,
+        Effect::Launch => Event::Launched,
+        Effect::StopShim { .. } => Event::Ended(facts(Exit::Exited { code: 0 }, Some(StopSent::Order), 20)),
+        Effect::UploadLogs { first_n } => Event::LogsAcknowledged { next_n: (first_n + 7).min(21) },
+        Effect::Collect => Event::Collected(Collection::default()),
+    })
+}
+
+proptest! {
+    /// Whatever happens in whatever order: nothing executes before an accepted start or more than once, no
+    /// finish goes before the log is through, the folder goes exactly once and last, and the run can end.
+    #[test]
+    fn random_lives_keep_the_promises(events in prop::collection::vec(any_event(), 0..40), with_source: bool) {
+        let spec = if with_source { staged() } else { plain() };
+        let mut effects = Vec::new();
+        let mut run = TaskRun::new(&spec, &mut effects);
+        let mut promises = Promises::default();
+        let mut pending: Vec<Event> = Vec::new();
+        promises.check(&Event::FinishAnswered, &effects, &mut pending)?;
+        for event in events {
+            effects.clear();
+            run.on(event.clone(), &spec, &mut effects);
+            promises.check(&event, &effects, &mut pending)?;
+        }
+        // From here on the world answers all that is owed; the program ends at last.
+        pending.push(Event::Ended(facts(Exit::Exited { code: 0 }, None, 20)));
+        for _ in 0..100 {
+            let Some(event) = (!pending.is_empty()).then(|| pending.remove(0)) else {
+                pending.push(Event::Ended(facts(Exit::Exited { code: 0 }, None, 20)));
+                continue;
+            };
+            effects.clear();
+            run.on(event.clone(), &spec, &mut effects);
+            promises.check(&event, &effects, &mut pending)?;
+        }
+        prop_assert!(run.settled(), "stuck: {run:?}");
+        prop_assert_eq!(promises.removals, 1);
+    }
+}
+
+#[derive(Default)]
+struct Promises {
+    accepted: bool,
+    launches: usize,
+    finishes: usize,
+    removals: usize,
+    last_n: u64,
+    acknowledged_n: u64,
+    gap: bool,
+    ended: bool,
+}
+
+impl Promises {
+    fn check(
+        &mut self,
+        event: &Event,
+        effects: &[Effect],
+        pending: &mut Vec<Event>,
+    ) -> Result<(), TestCaseError> {
+        match event {
+            Event::StartAccepted => self.accepted = true,
+            Event::Logged { through_n } if self.launches > 0 => self.last_n = self.last_n.max(*through_n),
+            Event::LogsAcknowledged { next_n } => self.acknowledged_n = self.acknowledged_n.max(next_n - 1),
+            Event::LogsRefused => self.gap = true,
+            Event::Ended(facts) if self.launches > 0 && !self.ended => {
+                self.ended = true;
+                self.last_n = self.last_n.max(facts.last_n);
+            }
+            Event::ShimLost { last_n } if self.launches > 0 && !self.ended => {
+                self.ended = true;
+                self.last_n = self.last_n.max(*last_n);
+            }
+            _ => {}
+        }
+        for effect in effects {
+            prop_assert_eq!(self.removals, 0, "something after the folder is gone");
+            match effect {
+                Effect::Stage => prop_assert!(self.accepted),
+                Effect::Launch => {
+                    prop_assert!(self.accepted);
+                    self.launches += 1;
+                    prop_assert_eq!(self.launches, 1);
+                }
+                Effect::Collect => {
+                    prop_assert!(self.ended);
+                    prop_assert!(
+                        self.gap || self.acknowledged_n >= self.last_n,
+                        "finish before the log is through"
+                    );
+                }
+                Effect::Report(Report::Finish(_)) => {
+                    self.finishes += 1;
+                    prop_assert_eq!(self.finishes, 1);
+                }
+                Effect::RemoveFolder | Effect::KeepWorkspace => self.removals += 1,
+                _ => {}
+            }
+        }
+        pending.extend(effects.iter().filter_map(answer));
+        Ok(())
+    }
+}
