@@ -6,6 +6,7 @@ mod connection;
 pub mod endpoint;
 pub mod error;
 pub mod event_stream;
+pub mod http_channel;
 pub mod transfer;
 pub mod worker_channel;
 

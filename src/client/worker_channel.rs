@@ -44,12 +44,12 @@ pub enum ChannelError {
     #[error("the session is over: {0}")]
     SessionOver(SessionEnd),
     /// A file on this side could not be read or written.
-    #[error("{}: cannot be {act}", .path.display())]
+    #[error("cannot {operation} {}", .path.display())]
     LocalFile {
+        /// `read`, `write`.
+        operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// `read` or `written`.
-        act: &'static str,
         /// Why.
         #[source]
         source: std::io::Error,

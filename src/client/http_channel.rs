@@ -1,0 +1,167 @@
+//! The worker's line over HTTP: the session token and the protocol's header on every call, heartbeats on a
+//! connection of their own, so that no upload and no long poll delays them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hyper::header::{HeaderName, HeaderValue};
+use parking_lot::RwLock;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::worker_channel::{Calling, ChannelError, Session, SessionEnd, WorkerChannel};
+use super::{Call, Client, ClientError, Endpoint};
+use crate::contract::artifact::Digest;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::ids::TaskId;
+use crate::contract::protocol::{
+    AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest, PROTOCOL,
+    RegisterAnswer, RegisterRequest, ReportAnswer, ReportRequest, ResumeAnswer, ResumeRequest,
+};
+
+/// How long an answer may take that the server does not park: a commit on a slow disk, not a dead network.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// A heartbeat that takes longer is worth less than the next one.
+const HEARTBEAT_WITHIN: Duration = Duration::from_secs(5);
+
+/// A worker's line to a server somewhere else.
+pub struct HttpChannel {
+    bare: Client,
+    clients: RwLock<Clients>,
+}
+
+#[derive(Clone)]
+struct Clients {
+    calls: Client,
+    heartbeats: Client,
+}
+
+impl HttpChannel {
+    /// A line to `endpoint` that can do nothing but `register` until it was told whom to speak as.
+    pub fn new(endpoint: Endpoint, join_token: &str) -> Result<Self, ClientError> {
+        let bare = Client::new(endpoint)
+            .with_header(HeaderName::from_static("x-gpulayer-protocol"), HeaderValue::from(PROTOCOL))
+            // The worker repeats by itself, for longer and with its own pauses.
+            .with_reconnect_for(Duration::ZERO);
+        let joining = bare.clone().with_token(join_token)?;
+        let clients = RwLock::new(Clients { calls: joining.clone(), heartbeats: joining });
+        Ok(Self { bare, clients })
+    }
+
+    fn calls(&self) -> Client {
+        self.clients.read().calls.clone()
+    }
+
+    fn heartbeats(&self) -> Client {
+        self.clients.read().heartbeats.clone()
+    }
+}
+
+async fn post<Q: Serialize, A: DeserializeOwned>(
+    client: Client,
+    call: &'static str,
+    path: &str,
+    request: Q,
+    within: Duration,
+) -> Result<A, ChannelError> {
+    let post = Call::post(path, true).json(&request).map_err(|error| failed(call, error))?;
+    let answer = timely(call, within, client.answer(&post)).await?;
+    answer.json().map_err(|error| failed(call, error))
+}
+
+async fn timely<A>(
+    call: &'static str,
+    within: Duration,
+    answer: impl Future<Output = Result<A, ClientError>>,
+) -> Result<A, ChannelError> {
+    match tokio::time::timeout(within, answer).await {
+        Ok(answer) => answer.map_err(|error| failed(call, error)),
+        Err(late) => Err(ChannelError::Unreachable { call, source: late.into() }),
+    }
+}
+
+/// Anything but a clear refusal may be carried out by a repeat: a proxy's page, a cut, an answer in another form.
+fn failed(call: &'static str, error: ClientError) -> ChannelError {
+    match error {
+        ClientError::Refused(problem) => match problem.code {
+            ErrorCode::SessionRevoked => ChannelError::SessionOver(SessionEnd::Revoked),
+            ErrorCode::Superseded => ChannelError::SessionOver(SessionEnd::Superseded),
+            ErrorCode::IdentityInUse => ChannelError::SessionOver(SessionEnd::IdentityInUse),
+            _ => ChannelError::Refused(problem),
+        },
+        ClientError::File { operation, path, source } => ChannelError::LocalFile { operation, path, source },
+        other => ChannelError::Unreachable { call, source: other.into() },
+    }
+}
+
+impl WorkerChannel for HttpChannel {
+    fn speak_as(&self, session: Session) {
+        // A token the server made holds nothing that a header could not.
+        if let (Ok(calls), Ok(heartbeats)) =
+            (self.bare.clone().with_token(&session.token), self.bare.clone().with_token(&session.token))
+        {
+            *self.clients.write() = Clients { calls, heartbeats };
+        }
+    }
+
+    fn register(&self, request: RegisterRequest) -> Calling<'_, RegisterAnswer> {
+        Box::pin(post(self.calls(), "register", "/v1/workers/register", request, ANSWER_WITHIN))
+    }
+
+    fn resume(&self, request: ResumeRequest) -> Calling<'_, ResumeAnswer> {
+        Box::pin(post(self.calls(), "resume", "/v1/worker/resume", request, ANSWER_WITHIN))
+    }
+
+    fn heartbeat(&self, request: HeartbeatRequest) -> Calling<'_, HeartbeatAnswer> {
+        Box::pin(post(self.heartbeats(), "heartbeat", "/v1/worker/heartbeat", request, HEARTBEAT_WITHIN))
+    }
+
+    fn acquire(&self, request: AcquireRequest) -> Calling<'_, AcquireAnswer> {
+        let within = request.wait_s.duration() + ANSWER_WITHIN;
+        Box::pin(post(self.calls(), "acquire", "/v1/worker/acquire", request, within))
+    }
+
+    fn report(&self, request: ReportRequest) -> Calling<'_, ReportAnswer> {
+        Box::pin(post(self.calls(), "report", "/v1/worker/report", request, ANSWER_WITHIN))
+    }
+
+    fn logs(&self, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer> {
+        let client = self.calls();
+        Box::pin(async move {
+            let path = format!("/v1/worker/tasks/{task_id}/logs");
+            post(client, "logs", &path, request, ANSWER_WITHIN).await
+        })
+    }
+
+    fn deregister(&self) -> Calling<'_, ()> {
+        let client = self.calls();
+        Box::pin(async move {
+            let call = Call::post("/v1/worker/deregister", true)
+                .json(&serde_json::Map::new())
+                .map_err(|error| failed("deregister", error))?;
+            timely("deregister", ANSWER_WITHIN, client.answer(&call)).await.map(drop)
+        })
+    }
+
+    fn missing(&self, artifacts: Vec<Digest>) -> Calling<'_, Vec<Digest>> {
+        let client = self.calls();
+        Box::pin(async move { timely("missing", ANSWER_WITHIN, client.missing(&artifacts)).await })
+    }
+
+    fn upload<'a>(&'a self, digest: Digest, from: &'a Path, size_bytes: u64) -> Calling<'a, ()> {
+        // No limit in time: it may be large. A repeat goes on where the server stands.
+        let client = self.calls();
+        Box::pin(async move {
+            let sent = client.upload(&digest, from, size_bytes, |_| {}).await;
+            sent.map_err(|error| failed("upload", error))
+        })
+    }
+
+    fn download<'a>(&'a self, digest: Digest, to: &'a Path) -> Calling<'a, ()> {
+        let client = self.calls();
+        Box::pin(async move {
+            let received = client.download(&digest, to, |_| {}).await;
+            received.map(drop).map_err(|error| failed("download", error))
+        })
+    }
+}
