@@ -1,19 +1,23 @@
 //! The worker's line over HTTP: the session token and the protocol's header on every call, heartbeats on a
 //! connection of their own, so that no upload and no long poll delays them.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
 use parking_lot::RwLock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
 
-use super::worker_channel::{Calling, ChannelError, Session, SessionEnd, WorkerChannel};
+use super::worker_channel::{Calling, ChannelError, Published, Session, SessionEnd, WorkerChannel};
 use super::{Call, Client, ClientError, Endpoint};
 use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
-use crate::contract::ids::TaskId;
+use crate::contract::ids::{JobId, TaskId};
 use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest, PROTOCOL,
     RegisterAnswer, RegisterRequest, ReportAnswer, ReportRequest, ResumeAnswer, ResumeRequest,
@@ -125,7 +129,7 @@ impl WorkerChannel for HttpChannel {
         Box::pin(post(self.calls(), "report", "/v1/worker/report", request, ANSWER_WITHIN))
     }
 
-    fn logs(&self, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer> {
+    fn logs(&self, _job_id: JobId, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer> {
         let client = self.calls();
         Box::pin(async move {
             let path = format!("/v1/worker/tasks/{task_id}/logs");
@@ -143,25 +147,53 @@ impl WorkerChannel for HttpChannel {
         })
     }
 
-    fn missing(&self, artifacts: Vec<Digest>) -> Calling<'_, Vec<Digest>> {
-        let client = self.calls();
-        Box::pin(async move { timely("missing", ANSWER_WITHIN, client.missing(&artifacts)).await })
-    }
-
-    fn upload<'a>(&'a self, digest: Digest, from: &'a Path, size_bytes: u64) -> Calling<'a, ()> {
-        // No limit in time: it may be large. A repeat goes on where the server stands.
+    fn fetch<'a>(&'a self, digest: Digest, scratch: &'a Path) -> Calling<'a, File> {
+        // No limit in time: it may be large.
         let client = self.calls();
         Box::pin(async move {
-            let sent = client.upload(&digest, from, size_bytes, |_| {}).await;
-            sent.map_err(|error| failed("upload", error))
+            client.download(&digest, scratch, |_| {}).await.map_err(|error| failed("fetch", error))?;
+            File::open(scratch).map_err(local_file("read", scratch))
         })
     }
 
-    fn download<'a>(&'a self, digest: Digest, to: &'a Path) -> Calling<'a, ()> {
+    fn publish<'a>(&'a self, file: File, shown: &'a Path) -> Calling<'a, Published> {
         let client = self.calls();
         Box::pin(async move {
-            let received = client.download(&digest, to, |_| {}).await;
-            received.map(drop).map_err(|error| failed("download", error))
+            let hashing = file.try_clone().map_err(local_file("read", shown))?;
+            let published = tokio::task::spawn_blocking(move || hash(hashing))
+                .await
+                .map_err(|gone| local_file("read", shown)(gone.into()))?
+                .map_err(local_file("read", shown))?;
+            // The same file again, even when its name means another one by now.
+            let path = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
+            let Published { digest, size_bytes } = published;
+            let absent = timely("missing", ANSWER_WITHIN, client.missing(&[digest])).await?;
+            if !absent.is_empty() {
+                let sent = client.upload(&digest, &path, size_bytes, |_| {}).await;
+                sent.map_err(|error| failed("publish", error))?;
+            }
+            Ok(published)
         })
     }
+}
+
+fn local_file(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ChannelError {
+    move |source| ChannelError::LocalFile { operation, path: path.to_owned(), source }
+}
+
+/// Digest and length of what the file holds now.
+fn hash(mut file: File) -> std::io::Result<Published> {
+    let mut sha256 = Sha256::new();
+    let mut piece = vec![0; 256 << 10];
+    let mut size_bytes = 0;
+    loop {
+        match file.read(&mut piece)? {
+            0 => break,
+            length => {
+                sha256.update(&piece[..length]);
+                size_bytes += length as u64;
+            }
+        }
+    }
+    Ok(Published { digest: Digest::from_bytes(sha256.finalize().into()), size_bytes })
 }

@@ -1,12 +1,13 @@
 //! How a worker talks to its server: one trait, two ways (inside the daemon's process, over HTTP). All calls may
 //! be repeated: the server gives an identical repeat the first answer.
 
+use std::fs::File;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use crate::contract::artifact::Digest;
-use crate::contract::ids::{TaskId, WorkerId};
+use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::problem::Problem;
 use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest,
@@ -102,17 +103,24 @@ pub trait WorkerChannel: Send + Sync + 'static {
     fn report(&self, request: ReportRequest) -> Calling<'_, ReportAnswer>;
 
     /// Sends log records of one task; answered when they are durable.
-    fn logs(&self, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer>;
+    fn logs(&self, job_id: JobId, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer>;
 
     /// Leaves for good.
     fn deregister(&self) -> Calling<'_, ()>;
 
-    /// Which of these artifacts does the server not have?
-    fn missing(&self, artifacts: Vec<Digest>) -> Calling<'_, Vec<Digest>>;
+    /// The bytes of one artifact, verified, as an open file. They are written to `scratch` when they have to come
+    /// from elsewhere; the caller removes it.
+    fn fetch<'a>(&'a self, digest: Digest, scratch: &'a Path) -> Calling<'a, File>;
 
-    /// Sends the bytes of one artifact from a file.
-    fn upload<'a>(&'a self, digest: Digest, from: &'a Path, size_bytes: u64) -> Calling<'a, ()>;
+    /// Makes an artifact of an open file's bytes; `shown` names it in errors.
+    fn publish<'a>(&'a self, file: File, shown: &'a Path) -> Calling<'a, Published>;
+}
 
-    /// Brings one artifact into a new file, verified.
-    fn download<'a>(&'a self, digest: Digest, to: &'a Path) -> Calling<'a, ()>;
+/// What became of a published file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// Its address.
+    pub digest: Digest,
+    /// How many bytes were published; the file may have changed since.
+    pub size_bytes: u64,
 }

@@ -40,10 +40,11 @@ impl LogCursor {
         self.step()
     }
 
-    /// The server has everything before `next_n`; after a restart that may be far ahead of what was sent.
+    /// The server has everything before `next_n`; after a restart that may be far
+    /// ahead of what was sent, and after a gap behind it.
     pub(super) fn acknowledged(&mut self, next_n: u64) -> LogStep {
         self.uploading = false;
-        self.next_n = self.next_n.max(next_n);
+        self.next_n = next_n;
         self.step()
     }
 

@@ -1,0 +1,265 @@
+//! A task's folder on its worker: everything that must outlive a restart of the worker.
+//!
+//! | name | meaning |
+//! |---|---|
+//! | `task.json` | the assignment and the boot it was received in; written once, before the start is reported |
+//! | `workspace/` | where the program runs |
+//! | `tmp/` | its `TMPDIR` |
+//! | `before.json` | what staging put into the workspace; absent when it put nothing there |
+//! | `shim.json`, `spool`, `stop`, `exit.json` | the shim's, see `process` |
+//!
+//! Nothing is fsynced: a restart of the machine ends the task anyway, and anything less keeps the page cache.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::artifacts::Snapshot;
+use crate::contract::protocol::Assignment;
+use crate::contract::spec::{JobSpec, Workload};
+use crate::process;
+
+const TASK_FILE: &str = "task.json";
+const BEFORE_FILE: &str = "before.json";
+const WORKSPACE: &str = "workspace";
+const TMP: &str = "tmp";
+/// All that a finished task usually leaves beside its workspace, most of it not always.
+const LEFTOVERS: [&str; 5] = [process::SPOOL_FILE, process::EXIT_FILE, "shim.json", TASK_FILE, process::STOP_FILE];
+
+/// The folder of one task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TaskFolder {
+    path: PathBuf,
+}
+
+/// What `task.json` holds.
+#[derive(Debug, Deserialize)]
+pub(super) struct TaskFile {
+    /// The boot in which it was received.
+    pub(super) boot_id: String,
+    /// The task.
+    pub(super) assignment: Assignment,
+}
+
+#[derive(Serialize)]
+struct TaskFileRef<'a> {
+    boot_id: &'a str,
+    assignment: &'a Assignment,
+}
+
+impl TaskFolder {
+    /// Makes the folder of a new task, with an empty workspace. One that is there already (a start that was never
+    /// answered before the worker restarted) is made anew.
+    pub(super) fn create(tasks: &Path, boot_id: &str, assignment: &Assignment) -> io::Result<Self> {
+        let folder = Self { path: tasks.join(assignment.task_id.to_string()) };
+        let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
+        match make(&folder.path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                folder.remove()?;
+                make(&folder.path)?;
+            }
+            made => made?,
+        }
+        let bytes = serde_json::to_vec(&TaskFileRef { boot_id, assignment })?;
+        write_private(&folder.path.join(TASK_FILE), &bytes)?;
+        make(&folder.workspace())?;
+        make(&folder.tmp())?;
+        Ok(folder)
+    }
+
+    /// A folder found after a restart, and what its `task.json` says; `None` when that is not whole.
+    pub(super) fn found(path: PathBuf) -> (Self, Option<TaskFile>) {
+        let text = fs::read(path.join(TASK_FILE)).ok();
+        let file = text.and_then(|text| serde_json::from_slice(&text).ok());
+        (Self { path }, file)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn workspace(&self) -> PathBuf {
+        self.path.join(WORKSPACE)
+    }
+
+    pub(super) fn tmp(&self) -> PathBuf {
+        self.path.join(TMP)
+    }
+
+    pub(super) fn stop_file(&self) -> PathBuf {
+        self.path.join(process::STOP_FILE)
+    }
+
+    /// What the program's paths are relative to: the workspace, or the real folder of a task that runs in one
+    /// (`cwd` absolute).
+    pub(super) fn root(&self, spec: &JobSpec) -> PathBuf {
+        real_folder(spec).map_or_else(|| self.workspace(), Path::to_owned)
+    }
+
+    /// Whether any shim ever took the task.
+    pub(super) fn was_launched(&self) -> bool {
+        self.path.join("shim.json").exists()
+    }
+
+    /// Writes down what staging brought.
+    pub(super) fn remember(&self, before: &Snapshot) -> io::Result<()> {
+        if before.is_empty() {
+            return Ok(());
+        }
+        write_private(&self.path.join(BEFORE_FILE), &serde_json::to_vec(before)?)
+    }
+
+    /// What staging had brought.
+    pub(super) fn before(&self) -> Snapshot {
+        let text = fs::read(self.path.join(BEFORE_FILE)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Removes the workspace if it is empty; whether it was (or was gone already). One system call, and for most
+    /// tasks all the looking there has to be.
+    pub(super) fn remove_empty_workspace(&self) -> bool {
+        match fs::remove_dir(self.workspace()) {
+            Ok(()) => true,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+
+    /// Removes everything, by name when only the usual is there. Blocks for long only when there is much.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        if self.remove_usual()? {
+            return Ok(());
+        }
+        remove_tree(&self.path)
+    }
+
+    /// Removes the folder if it holds nothing but what every task leaves; whether it did.
+    pub(super) fn remove_usual(&self) -> io::Result<bool> {
+        let workspace_gone = self.remove_empty_workspace();
+        let tmp_gone = gone(fs::remove_dir(self.tmp()));
+        if !(workspace_gone && tmp_gone) {
+            return Ok(false);
+        }
+        for name in LEFTOVERS {
+            match fs::remove_file(self.path.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(gone(fs::remove_dir(&self.path)))
+    }
+
+    /// Moves the folder away, then drops all of it but the workspace.
+    pub(super) fn keep_workspace(&self, to: &Path) -> io::Result<()> {
+        fs::rename(&self.path, to)?;
+        for name in LEFTOVERS.iter().chain([&BEFORE_FILE]) {
+            match fs::remove_file(to.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        remove_tree(&to.join(TMP))
+    }
+}
+
+/// The absolute folder a task runs in, when it does not run in its workspace.
+pub(super) fn real_folder(spec: &JobSpec) -> Option<&Path> {
+    let Workload::Command(command) = &spec.workload else {
+        return None;
+    };
+    command.cwd.as_deref().map(Path::new).filter(|cwd| cwd.is_absolute())
+}
+
+fn gone(removed: io::Result<()>) -> bool {
+    match removed {
+        Ok(()) => true,
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    }
+}
+
+/// Writes a file only its owner can read.
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)
+}
+
+/// Removes a folder and all beneath it, also what a program left without write permission; no link is followed.
+pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            open_up(path)?;
+            fs::remove_dir_all(path)
+        }
+        removed => removed,
+    }
+}
+
+fn open_up(folder: &Path) -> io::Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::contract::ids::{JobId, TaskId};
+
+    fn assignment() -> Assignment {
+        Assignment {
+            task_id: TaskId::from_u128(7),
+            job_id: JobId::from_u128(9),
+            epoch: 1,
+            attempt: 1,
+            spec: Arc::new(JobSpec::command(["true"])),
+        }
+    }
+
+    #[test]
+    fn a_new_folder_can_be_read_back_and_goes_by_name() {
+        let tasks = tempfile::tempdir().unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        let (found, file) = TaskFolder::found(folder.path().to_owned());
+        let file = file.unwrap();
+        assert_eq!((found, file.boot_id.as_str(), file.assignment), (folder.clone(), "boot", assignment()));
+        fs::write(folder.path().join(process::EXIT_FILE), "{}").unwrap();
+        assert!(folder.remove_usual().unwrap());
+        assert!(!folder.path().exists());
+    }
+
+    #[test]
+    fn what_a_program_left_goes_too() {
+        let tasks = tempfile::tempdir().unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        let closed = folder.workspace().join("closed");
+        fs::create_dir(&closed).unwrap();
+        fs::write(closed.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("/", folder.tmp().join("root")).unwrap();
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
+        assert!(!folder.remove_usual().unwrap());
+        folder.remove().unwrap();
+        assert!(!folder.path().exists());
+        assert!(Path::new("/").exists());
+    }
+
+    #[test]
+    fn a_half_written_task_file_is_none() {
+        let tasks = tempfile::tempdir().unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        fs::write(folder.path().join(TASK_FILE), "{\"boot_id\":").unwrap();
+        assert!(TaskFolder::found(folder.path().to_owned()).1.is_none());
+        // A start that is reported again begins with a fresh folder.
+        TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        assert!(TaskFolder::found(folder.path().to_owned()).1.is_some());
+    }
+}

@@ -1,0 +1,61 @@
+//! What a worker holds right now, where the heartbeat's thread can see it without asking anybody.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::contract::ids::{Epoch, TaskId};
+use crate::contract::protocol::{Free, Held};
+use crate::contract::quantity::Cpus;
+use crate::contract::spec::Resources;
+use crate::contract::worker::{Capabilities, Phase};
+
+/// The tasks a worker holds; clones share them. Written by the task runner alone.
+#[derive(Debug, Clone, Default)]
+pub struct HeldTasks {
+    tasks: Arc<Mutex<BTreeMap<TaskId, Entry>>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    epoch: Epoch,
+    phase: Option<Phase>,
+    cpus: Cpus,
+    memory_bytes: u64,
+}
+
+impl HeldTasks {
+    /// Every task with its placement and phase.
+    pub fn list(&self) -> Vec<Held> {
+        let tasks = self.tasks.lock();
+        tasks.iter().map(|(&task_id, held)| Held { task_id, epoch: held.epoch, phase: held.phase }).collect()
+    }
+
+    /// What these tasks leave of a machine.
+    pub fn free(&self, of: &Capabilities) -> Free {
+        let tasks = self.tasks.lock();
+        let cpu_millis = tasks.values().map(|held| held.cpus.millis()).fold(0, u32::saturating_add);
+        let memory_bytes = tasks.values().map(|held| held.memory_bytes).fold(0, u64::saturating_add);
+        Free {
+            cpus: Cpus::from_millis(of.cpus.millis().saturating_sub(cpu_millis)),
+            memory_bytes: of.memory_bytes.saturating_sub(memory_bytes),
+        }
+    }
+
+    pub(super) fn insert(&self, task_id: TaskId, epoch: Epoch, phase: Option<Phase>, resources: &Resources) {
+        let memory_bytes = resources.memory_bytes.unwrap_or(0);
+        let entry = Entry { epoch, phase, cpus: resources.cpus, memory_bytes };
+        self.tasks.lock().insert(task_id, entry);
+    }
+
+    pub(super) fn moved(&self, task_id: TaskId, phase: Option<Phase>) {
+        if let Some(held) = self.tasks.lock().get_mut(&task_id) {
+            held.phase = phase;
+        }
+    }
+
+    pub(super) fn remove(&self, task_id: TaskId) {
+        self.tasks.lock().remove(&task_id);
+    }
+}
