@@ -6,16 +6,31 @@ use super::source::{Kind, Reference, Target, Token, references, tokens};
 const FLOORS: &[(u8, &[&str])] = &[
     (1, &["contract"]),
     (2, &["domain"]),
-    (3, &["store", "journal", "artifacts", "process", "client", "clock"]),
+    // `config` belongs to the outside world: what the environment and a file say, read by the command line too.
+    (
+        3,
+        &[
+            "store",
+            "journal",
+            "durability",
+            "artifacts",
+            "process",
+            "client",
+            "clock",
+            "credentials",
+            "config",
+        ],
+    ),
     (4, &["actors"]),
     (5, &["http", "cli", "worker"]),
-    (6, &["daemon", "config", "telemetry"]),
+    (6, &["daemon", "telemetry"]),
     (7, &["bin"]),
 ];
 
 /// The only arrows between modules of one floor, and what they are for.
 const SAME_FLOOR: &[(&str, &str)] = &[
-    ("journal", "store"), // hands its batches to the writer
+    ("journal", "store"),      // hands its batches to the writer
+    ("durability", "journal"), // numbers of batches
 ];
 
 /// Which modules may name a crate, or a part of one. The longest prefix that fits decides.
@@ -27,6 +42,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("actix", &["actors", "daemon"]),
     ("actix::Addr", &["actors", "daemon", "http", "worker"]),
     ("actix::Recipient", &["actors", "daemon", "http", "worker"]),
+    ("actix::Message", &["actors", "daemon", "http", "worker"]), // as a bound beside `Recipient<M>`
     ("hyper", &["client"]),
     ("hyper_util", &["client"]),
     ("http_body_util", &["client"]),
