@@ -11,6 +11,7 @@ mod forms;
 mod lock;
 pub mod logs;
 mod migrations;
+mod pool;
 mod reads;
 mod rows;
 mod schema;
@@ -30,6 +31,7 @@ pub use writer::{CommitPort, KEYS_KEPT, Writer};
 use checkpoint::Checkpointer;
 use connection::Role;
 use lock::StateLock;
+use pool::Pool;
 use space::Ballast;
 
 /// The term of the only daemon that can lead on SQLite.
@@ -63,7 +65,7 @@ impl Store {
             folder: state_folder.to_owned(),
             lock,
             ballast: Arc::new(Ballast::new(state_folder, space::DEFAULT_BALLAST_BYTES)),
-            reads: Reads::new(main),
+            reads: Reads::new(Pool::new(main)),
         })
     }
 

@@ -4,7 +4,7 @@
 //! for a moment, and lets the writer go on meanwhile. Only when a long burst never lets a checkpoint catch up does it
 //! shut the gate for the last few pages, so that the WAL starts over instead of growing without bound.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl Drop for Checkpointer {
     }
 }
 
-fn checkpoint_until_closed(shared: &Shared, path: &PathBuf) {
+fn checkpoint_until_closed(shared: &Shared, path: &Path) {
     let mut connection = None;
     while wait_until_due(shared) {
         let outcome = match &mut connection {

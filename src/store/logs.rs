@@ -4,8 +4,15 @@
 //! record only when it is on disk. A failed commit acknowledges nothing and is tried again: a job never fails for
 //! its log.
 
+mod chunk;
+mod cursor;
+mod reads;
+mod schema;
+mod writer;
+
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use tokio::sync::{oneshot, watch};
 
@@ -13,15 +20,21 @@ use super::error::StoreError;
 use super::lock::StateLock;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::log::{LogLine, LogRecord, Stream};
+use reads::LogReads;
+use writer::{LogWriter, Order, Shared, raise};
 
-/// Keeps log lines. Cheap to clone.
+const THREAD: &str = "log-writer";
+
+/// Keeps log lines; clones share one writer. Dropping the last clone writes what is queued and ends the thread.
 #[derive(Clone)]
 pub struct LogStore {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    _path: PathBuf,
+    shared: Arc<Shared>,
+    reads: LogReads,
+    thread: Option<JoinHandle<()>>,
     _lock: Arc<StateLock>,
 }
 
@@ -43,21 +56,28 @@ pub struct LogQuery {
 /// Lines that were asked for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LogPage {
-    /// In their order.
+    /// In their order. May be fewer than `limit` although more follow: one call reads a bounded amount.
     pub items: Vec<LogLine>,
-    /// Everything up to here was looked at: pass as `after` for what follows. At least the query's `after`; when it
-    /// is below [`LogStore::last_seq`] there is more to read, also when `items` is short or empty.
+    /// Everything up to here was looked at: pass as `after` for what follows. While it is below
+    /// [`LogStore::last_seq`] there is more to read.
     pub next_after: u64,
 }
 
 impl LogStore {
     pub(super) fn start(path: PathBuf, lock: Arc<StateLock>) -> Result<Self, StoreError> {
-        Ok(Self { inner: Arc::new(Inner { _path: path, _lock: lock }) })
+        let shared = Arc::new(Shared::default());
+        let writer = LogWriter::open(Arc::clone(&shared), path.clone())?;
+        let thread = std::thread::Builder::new()
+            .name(THREAD.into())
+            .spawn(move || writer.run())
+            .map_err(|source| StoreError::Thread { name: THREAD, source })?;
+        let reads = LogReads::new(path);
+        Ok(Self { inner: Arc::new(Inner { shared, reads, thread: Some(thread), _lock: lock }) })
     }
 
     /// Stores the records `first_n`, `first_n + 1`, … of a task. Answered once they are on disk with the number the
     /// next record must have: below `first_n` there was a gap and nothing was stored. A dropped answer means
-    /// that the store is closing and nothing is known.
+    /// that the store is closing and nothing is known. Never blocks; whoever sends much awaits each answer.
     pub fn append(
         &self,
         job_id: JobId,
@@ -65,34 +85,52 @@ impl LogStore {
         first_n: u64,
         records: Vec<LogRecord>,
     ) -> oneshot::Receiver<u64> {
-        let _ = (job_id, task_id);
         let (reply, answer) = oneshot::channel();
-        let _ = reply.send(first_n + records.len() as u64);
+        self.order(Order::Append { job_id, task_id, first_n, records, reply });
         answer
     }
 
     /// Reads lines that are on disk. Blocks.
     pub fn read(&self, query: &LogQuery) -> Result<LogPage, StoreError> {
-        Ok(LogPage { items: Vec::new(), next_after: query.after })
+        self.inner.reads.read(query)
     }
 
     /// The number of a job's last line on disk; 0 = none. Blocks.
     pub fn last_seq(&self, job_id: JobId) -> Result<u64, StoreError> {
-        let _ = (job_id, &self.inner);
-        Ok(0)
+        self.inner.reads.last_seq(job_id)
     }
 
-    /// Follows the number of a job's last line on disk. Blocks once, to look.
+    /// Follows the number of a job's last line on disk. Blocks once, to look where it stands.
     pub fn watch(&self, job_id: JobId) -> Result<watch::Receiver<u64>, StoreError> {
-        let _ = job_id;
-        Ok(watch::channel(0).1)
+        // Listen before looking: a line that becomes durable in between is told, not lost.
+        let receiver = self.inner.shared.listen(job_id);
+        let seq = self.last_seq(job_id)?;
+        if let Some(sender) = self.inner.shared.watched.lock().get(&job_id) {
+            sender.send_if_modified(|last| raise(last, seq));
+        }
+        Ok(receiver)
     }
 
     /// Removes a job's lines; answered when they are gone from disk.
     pub fn purge(&self, job_id: JobId) -> oneshot::Receiver<()> {
-        let _ = job_id;
         let (reply, answer) = oneshot::channel();
-        let _ = reply.send(());
+        self.order(Order::Purge { job_id, reply });
         answer
+    }
+
+    fn order(&self, order: Order) {
+        self.inner.shared.queue.lock().orders.push(order);
+        self.inner.shared.changed.notify_one();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic aborts the process (profile), so there is no outcome to look at.
+            let _ = thread.join();
+        }
     }
 }

@@ -32,7 +32,7 @@ pub struct TaskFinish {
 impl Reads {
     /// A job's placements, oldest first.
     pub fn tasks(&self, job: JobId) -> Result<Vec<Task>, StoreError> {
-        let rows: Vec<(TaskRow, TaskStandingRow)> = self.query("a job's tasks", |connection| {
+        let rows: Vec<(TaskRow, TaskStandingRow)> = self.pool.query("a job's tasks", |connection| {
             tasks::table
                 .inner_join(task_standings::table)
                 .filter(tasks::job_id.eq(job.to_bytes()))
@@ -46,7 +46,7 @@ impl Reads {
     /// A task that has ended, for a repeat of its finish; `None` = no such task, or not ended.
     pub fn task_finish(&self, task: TaskId) -> Result<Option<TaskFinish>, StoreError> {
         let row: Option<(TaskRow, TaskStandingRow, String)> =
-            self.query("a task's finish", |connection| {
+            self.pool.query("a task's finish", |connection| {
                 tasks::table
                     .inner_join(task_standings::table)
                     .inner_join(job_standings::table.on(job_standings::job_id.eq(tasks::job_id)))
@@ -68,7 +68,7 @@ impl Reads {
 
     /// A job's events numbered above `after`, oldest first, at most `limit`.
     pub fn events(&self, job: JobId, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
-        let rows: Vec<EventRow> = self.query("a job's events", |connection| {
+        let rows: Vec<EventRow> = self.pool.query("a job's events", |connection| {
             events::table
                 .filter(events::job_id.eq(job.to_bytes()))
                 .filter(events::seq.gt(signed(after)))
@@ -82,7 +82,7 @@ impl Reads {
 
     /// Events of all jobs at positions above `after`, oldest first, at most `limit`. Purged jobs leave gaps.
     pub fn feed(&self, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
-        let rows: Vec<EventRow> = self.query("the event feed", |connection| {
+        let rows: Vec<EventRow> = self.pool.query("the event feed", |connection| {
             events::table
                 .filter(events::position.gt(signed(after)))
                 .order(events::position)
@@ -95,7 +95,7 @@ impl Reads {
 
     /// A used idempotency key with its first answer.
     pub fn used_key(&self, scope: &[u8; 32]) -> Result<Option<UsedKey>, StoreError> {
-        let row: Option<UsedKeyRow> = self.query("a used key", |connection| {
+        let row: Option<UsedKeyRow> = self.pool.query("a used key", |connection| {
             used_keys::table
                 .filter(used_keys::scope.eq(scope.as_slice()))
                 .select(UsedKeyRow::as_select())
@@ -107,7 +107,7 @@ impl Reads {
 
     /// The scopes of all keys used at or after `since`, oldest first.
     pub fn used_key_scopes(&self, since: Timestamp) -> Result<Vec<[u8; 32]>, StoreError> {
-        let rows: Vec<Vec<u8>> = self.query("the used keys", |connection| {
+        let rows: Vec<Vec<u8>> = self.pool.query("the used keys", |connection| {
             used_keys::table
                 .filter(used_keys::used_at.ge(since.micros()))
                 .order(used_keys::rowid)
@@ -120,7 +120,7 @@ impl Reads {
     /// Whether a job other than `except` names or produced this artifact.
     pub fn artifact_referenced(&self, digest: &Digest, except: Option<JobId>) -> Result<bool, StoreError> {
         let of_digest = artifact_refs::table.filter(artifact_refs::digest.eq(*digest.bytes()));
-        self.query("the references to an artifact", |connection| match except {
+        self.pool.query("the references to an artifact", |connection| match except {
             Some(job) => select(exists(of_digest.filter(artifact_refs::job_id.ne(job.to_bytes()))))
                 .get_result(connection),
             None => select(exists(of_digest)).get_result(connection),
@@ -129,7 +129,7 @@ impl Reads {
 
     /// The artifacts that a job names or produced.
     pub fn artifacts_of(&self, job: JobId) -> Result<Vec<Digest>, StoreError> {
-        let rows: Vec<Vec<u8>> = self.query("a job's artifacts", |connection| {
+        let rows: Vec<Vec<u8>> = self.pool.query("a job's artifacts", |connection| {
             artifact_refs::table
                 .filter(artifact_refs::job_id.eq(job.to_bytes()))
                 .select(artifact_refs::digest)

@@ -54,7 +54,7 @@ type JobRows = (JobRow, JobStandingRow, Option<JobResultsRow>);
 impl Reads {
     /// One job; `queue_reason` is left to whoever knows it.
     pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
-        let row: Option<JobRows> = self.query("a job", |connection| {
+        let row: Option<JobRows> = self.pool.query("a job", |connection| {
             job_standings::table
                 .inner_join(jobs::table.left_join(job_results::table))
                 .filter(job_standings::job_id.eq(id.to_bytes()))
@@ -71,7 +71,7 @@ impl Reads {
 
     /// Where one job stands.
     pub fn job_standing(&self, id: JobId) -> Result<Option<JobStanding>, StoreError> {
-        let row: Option<JobStandingRow> = self.query("a job's standing", |connection| {
+        let row: Option<JobStandingRow> = self.pool.query("a job's standing", |connection| {
             job_standings::table
                 .find(id.to_bytes())
                 .select(JobStandingRow::as_select())
@@ -93,7 +93,7 @@ impl Reads {
             return Ok(Page { items: Vec::new(), next_cursor: None });
         }
         let mut rows =
-            self.query("a page of jobs", |connection| load_page(connection, filter, cursor, limit))?;
+            self.pool.query("a page of jobs", |connection| load_page(connection, filter, cursor, limit))?;
         let more = rows.len() > limit;
         rows.truncate(limit);
         let items: Vec<Job> = rows
@@ -131,7 +131,7 @@ impl Reads {
     }
 
     fn latest(&self, submitted_by: Option<&str>) -> Result<Vec<JobId>, StoreError> {
-        read_ids(self.query("the last job", |connection| {
+        read_ids(self.pool.query("the last job", |connection| {
             let mut query =
                 jobs::table.select(jobs::id).order(jobs::id.desc()).limit(1).into_boxed::<Sqlite>();
             if let Some(submitted_by) = submitted_by {
@@ -142,7 +142,7 @@ impl Reads {
     }
 
     fn latest_named(&self, name: &str) -> Result<Vec<JobId>, StoreError> {
-        read_ids(self.query("jobs by name", |connection| {
+        read_ids(self.pool.query("jobs by name", |connection| {
             jobs::table
                 .filter(jobs::name.eq(name))
                 .order(jobs::id.desc())
@@ -153,7 +153,7 @@ impl Reads {
     }
 
     fn between(&self, low: JobId, high: JobId) -> Result<Vec<JobId>, StoreError> {
-        read_ids(self.query("jobs by the beginning of an id", |connection| {
+        read_ids(self.pool.query("jobs by the beginning of an id", |connection| {
             jobs::table
                 .filter(jobs::id.between(low.to_bytes(), high.to_bytes()))
                 .order(jobs::id.desc())
@@ -165,7 +165,7 @@ impl Reads {
 
     /// Looks at every id: there is no index of ends, and a person asks rarely.
     fn ending_with(&self, suffix: &str) -> Result<Vec<JobId>, StoreError> {
-        let ids = self.query("jobs by the end of an id", |connection| {
+        let ids = self.pool.query("jobs by the end of an id", |connection| {
             jobs::table.select(jobs::id).order(jobs::id.desc()).load(connection)
         })?;
         let mut ids = read_ids(ids)?;

@@ -47,7 +47,7 @@ struct LiveJobRow {
 impl Reads {
     /// Every job that has not ended, oldest first.
     pub fn live_jobs(&self) -> Result<Vec<LiveRow>, StoreError> {
-        let rows: Vec<(LiveJobRow, JobStandingRow)> = self.query("the live jobs", |connection| {
+        let rows: Vec<(LiveJobRow, JobStandingRow)> = self.pool.query("the live jobs", |connection| {
             job_standings::table
                 .inner_join(jobs::table)
                 .filter(job_standings::ended_at.is_null())
@@ -77,7 +77,7 @@ impl Reads {
 
     /// Tasks that have not ended, and ended ones whose resources may still be taken; oldest first.
     pub fn live_tasks(&self) -> Result<Vec<(TaskRecord, TaskStanding)>, StoreError> {
-        let rows: Vec<(TaskRow, TaskStandingRow)> = self.query("the live tasks", |connection| {
+        let rows: Vec<(TaskRow, TaskStandingRow)> = self.pool.query("the live tasks", |connection| {
             task_standings::table
                 .inner_join(tasks::table)
                 .filter(task_standings::ended_at.is_null().or(task_standings::stale.eq(true)))
@@ -93,7 +93,7 @@ impl Reads {
         let mut specs = Vec::with_capacity(ids.len());
         for ids in ids.chunks(IDS_AT_ONCE) {
             let bytes: Vec<[u8; 16]> = ids.iter().map(|id| id.to_bytes()).collect();
-            let rows: Vec<(Vec<u8>, String)> = self.query("specs", |connection| {
+            let rows: Vec<(Vec<u8>, String)> = self.pool.query("specs", |connection| {
                 jobs::table.filter(jobs::id.eq_any(bytes)).select((jobs::id, jobs::spec)).load(connection)
             })?;
             for (id, spec) in rows {
@@ -105,7 +105,7 @@ impl Reads {
 
     /// Every worker that ever registered, oldest first.
     pub fn workers(&self) -> Result<Vec<WorkerRecord>, StoreError> {
-        let rows: Vec<WorkerRow> = self.query("the workers", |connection| {
+        let rows: Vec<WorkerRow> = self.pool.query("the workers", |connection| {
             workers::table.order(workers::id).select(WorkerRow::as_select()).load(connection)
         })?;
         rows.into_iter().map(WorkerRow::read).collect()
@@ -113,7 +113,7 @@ impl Reads {
 
     /// Every credential, oldest first.
     pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
-        let rows: Vec<TokenRow> = self.query("the tokens", |connection| {
+        let rows: Vec<TokenRow> = self.pool.query("the tokens", |connection| {
             tokens::table.order(tokens::created_at).select(TokenRow::as_select()).load(connection)
         })?;
         rows.into_iter().map(TokenRow::read).collect()
@@ -121,7 +121,7 @@ impl Reads {
 
     /// The newest event's server-wide number, also when that event is gone; 0 = none yet.
     pub fn last_position(&self) -> Result<u64, StoreError> {
-        let (newest, floor): (Option<i64>, i64) = self.query("the last position", |connection| {
+        let (newest, floor): (Option<i64>, i64) = self.pool.query("the last position", |connection| {
             Ok((
                 events::table.select(diesel::dsl::max(events::position)).first(connection)?,
                 meta::table.find("last_position").select(meta::value).first(connection)?,
@@ -132,7 +132,7 @@ impl Reads {
 
     /// Effects that were decided and not delivered, oldest first.
     pub fn outbox(&self) -> Result<Vec<OutboxEntry>, StoreError> {
-        let rows: Vec<OutboxRow> = self.query("the outbox", |connection| {
+        let rows: Vec<OutboxRow> = self.pool.query("the outbox", |connection| {
             outbox::table.order(outbox::id).select(OutboxRow::as_select()).load(connection)
         })?;
         rows.into_iter().map(OutboxRow::read).collect()
