@@ -12,6 +12,7 @@ pub mod clock;
 pub mod credentials;
 pub mod durability;
 pub mod journal;
+pub mod process;
 pub mod store;
 
 pub mod actors;

@@ -1,1 +1,3 @@
-fn main() {}
+fn main() {
+    gpulayer::process::run_if_shim();
+}

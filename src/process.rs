@@ -1,0 +1,282 @@
+//! Task processes: every task runs under a shim, a process of its own made from the same binary, which holds
+//! the task's pipes, keeps its timeout, kills its whole tree, writes its exit status, and outlives the worker.
+//!
+//! This file is the port: what a worker can ask for, in plain types. The rooms behind it are Linux
+//! (`posix_spawn`, subreaper, `/proc`, pidfds); another system brings its own behind the same names.
+//!
+//! What a shim leaves in the task's folder:
+//!
+//! | file | meaning |
+//! |---|---|
+//! | `shim.json` | who holds the task: boot, pid and start time of the shim |
+//! | `spool` | the log records, numbered from 1 by their place; absent while the task is silent |
+//! | `stop` | one word, the cause, from the moment a stop begins ([`STOP_FILE`]) |
+//! | `exit.json` | the [`ExitRecord`], only after the tree is gone and the spool is complete |
+//!
+//! While a shim holds a task it also holds a lock (`flock`) on the folder itself, see [`holder`].
+
+mod frame;
+mod identity;
+mod lines;
+mod pool;
+mod pool_link;
+mod resolve;
+mod shim;
+mod signal_name;
+mod spool;
+mod spool_reader;
+mod system;
+mod task;
+mod tree;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::ids::TaskId;
+use crate::contract::quantity::Timestamp;
+use crate::contract::spec::StopSignal;
+
+pub use identity::holder;
+pub use pool::{Adopted, ShimPool, TaskProcess};
+pub use shim::run_if_shim;
+pub use spool_reader::{SpoolBatch, SpoolReader};
+pub use tree::sweep;
+
+/// Name of the file in the task's folder that appears when a stop begins; `GPULAYER_STOP_FILE` points to it.
+pub const STOP_FILE: &str = "stop";
+/// Name of the exit record in the task's folder.
+pub const EXIT_FILE: &str = "exit.json";
+/// Name of the log spool in the task's folder.
+pub const SPOOL_FILE: &str = "spool";
+/// The variable by which [`sweep`] knows a task's processes. Whoever launches must set it in `env`.
+pub const TASK_ID_VARIABLE: &str = "GPULAYER_TASK_ID";
+
+/// All a shim needs to run one task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The task.
+    pub task_id: TaskId,
+    /// Absolute; exists; the shim's files go there.
+    #[serde(with = "frame::os_path")]
+    pub task_folder: PathBuf,
+    /// Absolute; what `cwd` is relative to.
+    #[serde(with = "frame::os_path")]
+    pub workspace: PathBuf,
+    /// Relative to the workspace (empty = the workspace itself), or absolute.
+    #[serde(with = "frame::os_path")]
+    pub cwd: PathBuf,
+    /// At least one; the first is looked up in the `PATH` of `env`, or relative to `cwd` when it holds a `/`.
+    #[serde(with = "frame::os_list")]
+    pub argv: Vec<OsString>,
+    /// The whole environment of the task: nothing is added.
+    #[serde(with = "frame::os_pairs")]
+    pub env: Vec<(OsString, OsString)>,
+    /// Sent to the task's process group when it has to stop.
+    #[serde(default)]
+    pub stop_signal: StopSignal,
+    /// From the stop signal to the kill of the tree.
+    pub grace: Duration,
+    /// From the exec; `None` = none.
+    #[serde(default)]
+    pub timeout: Option<Duration>,
+    /// How long the task may run without any worker connected to its shim.
+    pub orphan_timeout: Duration,
+}
+
+/// How a task's own process ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Wait {
+    /// By itself.
+    Exited {
+        /// Its status, 0 to 255.
+        code: i32,
+    },
+    /// By a signal.
+    Signalled {
+        /// Its number.
+        signal: i32,
+        /// Its name, such as `SIGKILL`.
+        name: String,
+    },
+    /// It never ran.
+    NotStarted {
+        /// In what way.
+        kind: NotStarted,
+        /// One sentence that names the thing.
+        detail: String,
+    },
+}
+
+/// Why a program never ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotStarted {
+    /// No such program (a shell would say 127).
+    NotFound,
+    /// It is there but cannot be run (a shell would say 126).
+    NotExecutable,
+    /// The working folder is missing or cannot be entered.
+    BadCwd,
+    /// The system refused: no memory, too many processes, arguments too long, a task folder that is gone.
+    SpawnFailed,
+}
+
+impl NotStarted {
+    /// The exit status a shell would give.
+    pub const fn exit_code(self) -> i32 {
+        match self {
+            NotStarted::NotFound => 127,
+            _ => 126,
+        }
+    }
+}
+
+/// Why a shim stops its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopCause {
+    /// The worker asked.
+    Requested,
+    /// `timeout` passed.
+    Timeout,
+    /// No worker was connected for `orphan_timeout`.
+    Orphaned,
+}
+
+impl StopCause {
+    /// The word in the stop file.
+    pub const fn word(self) -> &'static str {
+        match self {
+            StopCause::Requested => "requested",
+            StopCause::Timeout => "timeout",
+            StopCause::Orphaned => "orphaned",
+        }
+    }
+}
+
+/// A stop that was begun; the first cause stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopSent {
+    /// Why.
+    pub cause: StopCause,
+    /// When the first signal went out.
+    pub sent_at: Timestamp,
+}
+
+/// How a task ended: written to `exit.json` and sent to the worker when its tree is gone and its spool complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// The task.
+    pub task_id: TaskId,
+    /// How its own process ended.
+    pub wait: Wait,
+    /// The stop that was begun before, if any. An exit before the stop signal leaves this empty.
+    #[serde(default)]
+    pub stop: Option<StopSent>,
+    /// Whether the exit came after the stop signal was sent.
+    #[serde(default)]
+    pub after_stop: bool,
+    /// Just before the exec.
+    pub started_at: Timestamp,
+    /// When its own process was seen to have ended.
+    pub ended_at: Timestamp,
+    /// Between the two, on the monotonic clock.
+    pub duration: Duration,
+    /// Largest resident memory of any one process of the tree that the shim reaped, in bytes. Never below the
+    /// shim's own few MiB, which the kernel counts until the exec.
+    #[serde(default)]
+    pub peak_memory_bytes: Option<u64>,
+    /// Number of the last log record; 0 = the task was silent.
+    #[serde(default)]
+    pub last_n: u64,
+}
+
+impl ExitRecord {
+    /// Reads a task folder's record; `None` while there is none.
+    pub fn read(task_folder: &Path) -> Result<Option<ExitRecord>, ProcessError> {
+        let path = task_folder.join(EXIT_FILE);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(ProcessError::File { operation: "read", path, source }),
+        };
+        match serde_json::from_slice(&text) {
+            Ok(record) => Ok(Some(record)),
+            Err(source) => Err(ProcessError::Garbled { path, source }),
+        }
+    }
+}
+
+/// What a shim says about its task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShimEvent {
+    /// The program runs. Held back for a few milliseconds and left out when the task has ended by then.
+    Started {
+        /// Of the task's own process.
+        pid: u32,
+    },
+    /// Records up to this number can be read from the spool. Not sent for every line, and not for the last
+    /// ones: those come with [`ShimEvent::Ended`] as `last_n`.
+    Logged {
+        /// Number of the newest record.
+        through_n: u64,
+    },
+    /// The tree is gone, the spool complete, `exit.json` written.
+    Ended(Box<ExitRecord>),
+    /// The shim is gone without an end (killed). Look for `exit.json`, and [`sweep`] if there is none.
+    ShimLost,
+}
+
+/// What can go wrong between a worker and its shims.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// A shim could not be started.
+    #[error("could not start a shim from {}", binary.display())]
+    Spawn {
+        /// What was to be run.
+        binary: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A shim did not take what it was sent.
+    #[error("could not talk to shim {pid}")]
+    Talk {
+        /// Its pid.
+        pid: u32,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file or folder.
+    #[error("could not {operation} {}", path.display())]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of a shim does not hold what it should.
+    #[error("{} cannot be understood", path.display())]
+    Garbled {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Processes that do not end although they were killed.
+    #[error("processes {pids:?} do not end although they were killed")]
+    Survivors {
+        /// Which.
+        pids: Vec<u32>,
+    },
+}

@@ -1,0 +1,241 @@
+//! The worker's shims: started when needed, kept for the next task, adopted from a worker before.
+
+use std::ffi::CString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use tokio::io::unix::AsyncFd;
+
+use super::frame::{FromShim, ToShim};
+use super::pool_link::ShimLink;
+use super::shim::{SHIM_NAME, WORKER_DESCRIPTOR};
+use super::system::{ExecStrings, Spawn, spawn, watched};
+use super::{Launch, ProcessError, ShimEvent};
+use crate::contract::ids::TaskId;
+
+/// A worker's shims. Cheap to clone. Its methods want the tokio runtime that will also drive the
+/// [`TaskProcess`]es; dropping the last clone lets the idle shims exit and leaves the busy ones running.
+#[derive(Debug, Clone)]
+pub struct ShimPool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    binary: PathBuf,
+    folder: PathBuf,
+    max_idle: usize,
+    /// The last one back is the first to go: its memory is warm.
+    idle: Mutex<Vec<ShimLink>>,
+}
+
+/// A task that goes on from before this worker's start.
+#[derive(Debug)]
+pub struct Adopted {
+    /// The task.
+    pub task_id: TaskId,
+    /// Its folder.
+    pub task_folder: PathBuf,
+    /// To go on with: `Started` and `Logged` come again.
+    pub process: TaskProcess,
+}
+
+impl ShimPool {
+    /// For this worker folder, with at most `max_idle` shims kept for later. Their sockets and their own log
+    /// (`shim.log`) are in `<worker_folder>/shims`, which is made if it is not there.
+    pub fn new(worker_folder: &Path, max_idle: usize) -> Result<Self, ProcessError> {
+        Self::with_binary(worker_folder, max_idle, Path::new("/proc/self/exe"))
+    }
+
+    /// The same with shims made from another binary than the running one, which must call
+    /// [`super::run_if_shim`] as well.
+    pub fn with_binary(worker_folder: &Path, max_idle: usize, binary: &Path) -> Result<Self, ProcessError> {
+        let folder = worker_folder.join("shims");
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .map_err(|source| ProcessError::File { operation: "make", path: folder.clone(), source })?;
+        let inner = Inner { binary: binary.to_owned(), folder, max_idle, idle: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Sees to it that so many shims are idle, up to the limit, so that the next launches need not wait for one.
+    pub fn prewarm(&self, count: usize) -> Result<(), ProcessError> {
+        while self.inner.idle.lock().len() < count.min(self.inner.max_idle) {
+            let link = self.inner.start_shim()?;
+            self.inner.idle.lock().push(link);
+        }
+        Ok(())
+    }
+
+    /// Hands a task to a shim. Whatever goes wrong from then on is an event of the [`TaskProcess`].
+    pub async fn launch(&self, launch: Launch) -> Result<TaskProcess, ProcessError> {
+        let (task_id, message) = (launch.task_id, ToShim::Launch(Box::new(launch)));
+        loop {
+            let idle = self.inner.idle.lock().pop();
+            let (link, fresh) = match idle {
+                Some(link) => (link, false),
+                None => (self.inner.start_shim()?, true),
+            };
+            match link.send(&message).await {
+                Ok(()) => {
+                    let home = Some(Arc::clone(&self.inner));
+                    return Ok(TaskProcess { task_id, link: Some(link), home });
+                }
+                Err(error) if fresh => return Err(error),
+                // An idle one was killed: it cannot have begun, as the message did not reach it whole.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Connects to every shim of a worker before this one. Idle ones are told to exit, dead ones' sockets are
+    /// removed. A task whose shim ended while this ran is not in the list: look for exit records afterwards.
+    pub async fn adopt(&self) -> Result<Vec<Adopted>, ProcessError> {
+        let failed = |operation, path: &Path| {
+            let path = path.to_owned();
+            move |source| ProcessError::File { operation, path, source }
+        };
+        let path = &self.inner.folder;
+        let folder = File::open(path).map_err(failed("open", path))?;
+        let mut adopted = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(failed("list", path))? {
+            let entry = entry.map_err(failed("list", path))?;
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            let own = self.inner.idle.lock().iter().any(|link| name == format!("{}.sock", link.pid));
+            if own || !name.ends_with(".sock") {
+                continue;
+            }
+            let connected = ShimLink::connect(&folder, &name).await;
+            match connected.map_err(failed("adopt the shim behind", &entry.path()))? {
+                None => match std::fs::remove_file(entry.path()) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(failed("remove", &entry.path())(error));
+                    }
+                    _ => {}
+                },
+                Some((link, hello)) => match hello.task {
+                    Some(task) => {
+                        // Not taken into the pool afterwards: it may be of an older build.
+                        let process = TaskProcess { task_id: task.task_id, link: Some(link), home: None };
+                        adopted.push(Adopted {
+                            task_id: task.task_id,
+                            task_folder: task.task_folder,
+                            process,
+                        });
+                    }
+                    // The end of the connection tells an idle shim as much.
+                    None => drop(link),
+                },
+            }
+        }
+        Ok(adopted)
+    }
+}
+
+impl Inner {
+    fn start_shim(self: &Arc<Self>) -> Result<ShimLink, ProcessError> {
+        let failed = |source| ProcessError::Spawn { binary: self.binary.clone(), source };
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| failed(error.into()))?;
+        let pid = self.spawn_shim(&theirs).map_err(failed)?;
+        ShimLink::born(pid, ours.into()).map_err(failed)
+    }
+
+    fn spawn_shim(self: &Arc<Self>, socket: &OwnedFd) -> io::Result<u32> {
+        let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from);
+        let nowhere = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        let mut log = OpenOptions::new();
+        let log = log.append(true).create(true).mode(0o600).open(self.folder.join("shim.log"))?;
+        let (path, cwd) = (text(&self.binary)?, text(&self.folder)?);
+        let argv = ExecStrings::new(vec![CString::new(SHIM_NAME)?]);
+        // Nothing of the worker's environment, which may hold tokens, is to be seen in a shim.
+        let env = ExecStrings::new(Vec::new());
+        let descriptors = [
+            (nowhere.as_fd(), 0),
+            (nowhere.as_fd(), 1),
+            (log.as_fd(), 2),
+            (socket.as_fd(), WORKER_DESCRIPTOR),
+        ];
+        let pid =
+            spawn(&Spawn { path: &path, argv: &argv, env: &env, cwd: &cwd, descriptors: &descriptors })?;
+        let process = watched(pidfd_open(pid, PidfdFlags::empty())?)?;
+        let number = pid.as_raw_nonzero().get().unsigned_abs();
+        tokio::spawn(reap(Arc::downgrade(self), number, process));
+        Ok(number)
+    }
+}
+
+/// Waits for one shim's end, whenever that is, so that no zombie stays and no dead one is taken for idle.
+async fn reap(pool: Weak<Inner>, pid: u32, process: AsyncFd<OwnedFd>) {
+    let _ = process.readable().await;
+    // Readable means ended; an error means that somebody else has reaped it.
+    let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    if let Some(pool) = pool.upgrade() {
+        pool.idle.lock().retain(|link| link.pid != pid);
+    }
+}
+
+/// A task under a shim. Dropping it leaves the task running, for another worker to adopt.
+#[derive(Debug)]
+pub struct TaskProcess {
+    task_id: TaskId,
+    /// `None` after the end.
+    link: Option<ShimLink>,
+    /// Where the shim goes afterwards.
+    home: Option<Arc<Inner>>,
+}
+
+impl TaskProcess {
+    /// The task.
+    pub fn task_id(&self) -> TaskId {
+        self.task_id
+    }
+
+    /// Asks the shim to stop the task: with its stop signal and grace, or at once. A second, harder stop
+    /// shortens the first. After the end this does nothing; how the task ended is said by [`Self::recv`] alone.
+    pub async fn stop(&self, now: bool) -> Result<(), ProcessError> {
+        match &self.link {
+            Some(link) => link.send(&ToShim::Stop { now }).await,
+            None => Ok(()),
+        }
+    }
+
+    /// What happens next; `None` after [`ShimEvent::Ended`] and [`ShimEvent::ShimLost`]. Dropping the future
+    /// loses nothing.
+    pub async fn recv(&mut self) -> Option<ShimEvent> {
+        loop {
+            let link = self.link.as_mut()?;
+            return Some(match link.next().await {
+                Ok(Some(FromShim::Hello(_) | FromShim::Unknown)) => continue,
+                Ok(Some(FromShim::Started { pid })) => ShimEvent::Started { pid },
+                Ok(Some(FromShim::Logged { through_n })) => ShimEvent::Logged { through_n },
+                Ok(Some(FromShim::Ended(record))) => {
+                    self.give_back();
+                    ShimEvent::Ended(record)
+                }
+                Ok(None) | Err(_) => {
+                    self.link = None;
+                    ShimEvent::ShimLost
+                }
+            });
+        }
+    }
+
+    fn give_back(&mut self) {
+        let (Some(link), Some(home)) = (self.link.take(), self.home.take()) else { return };
+        let mut idle = home.idle.lock();
+        if idle.len() < home.max_idle {
+            idle.push(link);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The worker's end of the connection to one shim.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+
+use super::ProcessError;
+use super::frame::{Frames, FromShim, Hello, ToShim, encode};
+
+/// A shim answers at once; one that does not hangs.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct ShimLink {
+    pub(super) pid: u32,
+    stream: UnixStream,
+    frames: Frames,
+}
+
+impl ShimLink {
+    /// Over the socket pair a new shim was born with.
+    pub(super) fn born(pid: u32, stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { pid, stream: UnixStream::from_std(stream)?, frames: Frames::default() })
+    }
+
+    /// To a shim that is there already. `None`: nobody listens any more.
+    pub(super) async fn connect(folder: impl AsFd, name: &str) -> io::Result<Option<(Self, Hello)>> {
+        use std::os::fd::AsRawFd;
+        // By way of the open folder: the path itself may be longer than a socket's may be.
+        let path = format!("/proc/self/fd/{}/{name}", folder.as_fd().as_raw_fd());
+        let stream = match UnixStream::connect(path).await {
+            Ok(stream) => stream,
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut link = Self { pid: 0, stream, frames: Frames::default() };
+        match tokio::time::timeout(HELLO_WITHIN, link.next()).await {
+            Ok(Ok(Some(FromShim::Hello(hello)))) => {
+                link.pid = hello.identity.pid;
+                Ok(Some((link, hello)))
+            }
+            // It went away between the two.
+            Ok(Ok(None)) => Ok(None),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(Some(_))) => Err(io::Error::new(io::ErrorKind::InvalidData, "it did not say hello")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it did not say hello")),
+        }
+    }
+
+    /// Sends one message; small ones never wait.
+    pub(super) async fn send(&self, message: &ToShim) -> Result<(), ProcessError> {
+        let failed = |source| ProcessError::Talk { pid: self.pid, source };
+        let bytes = encode(message).map_err(failed)?;
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match self.stream.try_write(rest) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stream.writable().await.map_err(failed)?;
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message; `None`: the connection has ended. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> io::Result<Option<FromShim>> {
+        let mut buffer = [0; 4096];
+        loop {
+            if let Some(message) = self.frames.next()? {
+                return Ok(Some(message));
+            }
+            self.stream.readable().await?;
+            match self.stream.try_read(&mut buffer) {
+                Ok(0) => return Ok(None),
+                Ok(length) => self.frames.feed(&buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

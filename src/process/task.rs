@@ -1,0 +1,410 @@
+//! A running task as its shim sees it: the process, its pipes, its clocks, its end.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, openat, renameat};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::identity::{Identity, lock};
+use super::lines::Lines;
+use super::resolve::{self, Refusal};
+use super::signal_name::signal_name;
+use super::spool::Spool;
+use super::system::{Reaped, reap_any};
+use super::tree::kill_descendants;
+use super::{EXIT_FILE, ExitRecord, Launch, NotStarted, STOP_FILE, StopCause, StopSent, Wait};
+use crate::clock;
+use crate::contract::log::Stream;
+use crate::contract::quantity::Timestamp;
+use crate::contract::spec::StopSignal;
+
+/// Between looks at a tree that was killed; doubles up to the second. Deaths wake the shim by themselves: this
+/// is for those that fork away or sleep uninterruptibly.
+const KILL_AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
+/// Between snapshots of a line that redraws itself; grows up to the second, so that a day of progress bar stays
+/// a few thousand lines.
+const SNAPSHOT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Reads of a pipe after the end: more than any pipe holds, so that somebody outside the tree who holds the
+/// other end and floods it cannot keep the task from ending.
+const DRAIN_READS: usize = 256;
+const READ_BYTES: usize = 64 << 10;
+
+struct Pipe {
+    /// `None` once its end was read.
+    file: Option<File>,
+    lines: Lines,
+}
+
+struct Stopping {
+    sent: StopSent,
+    kill_at: Instant,
+}
+
+struct Outcome {
+    wait: Wait,
+    ended_at: Timestamp,
+    duration: Duration,
+    after_stop: bool,
+}
+
+pub(super) struct Task {
+    pub(super) launch: Box<Launch>,
+    /// Its lock goes with it.
+    folder: OwnedFd,
+    main: Pid,
+    started_at: Timestamp,
+    started: Instant,
+    pipes: [Pipe; 2],
+    buffer: Vec<u8>,
+    spool: Spool,
+    stopping: Option<Stopping>,
+    outcome: Option<Outcome>,
+    tree_gone: bool,
+    kill_again: Option<(Instant, Duration)>,
+    snapshot: Option<Instant>,
+    snapshot_every: Duration,
+    peak_memory_bytes: u64,
+}
+
+impl Task {
+    /// Starts the program. `Err`: it never ran; the record is written already, if the folder allows.
+    pub(super) fn start(launch: Box<Launch>, identity: &Identity) -> Result<Task, Box<ExitRecord>> {
+        let started_at = clock::now();
+        let folder = match lock(&launch.task_folder) {
+            Ok(folder) => folder,
+            Err(error) => {
+                let detail = format!("task folder {}: {error}", launch.task_folder.display());
+                let refusal = Refusal::new(NotStarted::SpawnFailed, detail);
+                return Err(Box::new(never_ran(&launch, started_at, refusal)));
+            }
+        };
+        let begun = identity.write(&folder).map_err(|error| system_refusal("shim.json", &error));
+        let pipes =
+            || -> io::Result<_> { Ok((pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?)) };
+        let spawned = begun.and_then(|()| {
+            let ((out, out_end), (err, err_end)) =
+                pipes().map_err(|error| system_refusal("pipes", &error))?;
+            let started = Instant::now();
+            let main = resolve::start(&launch, out_end.as_fd(), err_end.as_fd())?;
+            Ok((main, started, out, err))
+        });
+        match spawned {
+            Ok((main, started, out, err)) => {
+                let pipe = |end: OwnedFd, stream| Pipe { file: Some(end.into()), lines: Lines::new(stream) };
+                Ok(Task {
+                    launch,
+                    folder,
+                    main,
+                    started_at,
+                    started,
+                    pipes: [pipe(out, Stream::Stdout), pipe(err, Stream::Stderr)],
+                    buffer: Vec::new(),
+                    spool: Spool::default(),
+                    stopping: None,
+                    outcome: None,
+                    tree_gone: false,
+                    kill_again: None,
+                    snapshot: None,
+                    snapshot_every: SNAPSHOT.0,
+                    peak_memory_bytes: 0,
+                })
+            }
+            Err(refusal) => {
+                let record = never_ran(&launch, started_at, refusal);
+                write_exit(&folder, &record);
+                Err(Box::new(record))
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.main.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Number of the newest record that can be read from the spool.
+    pub(super) fn last_n(&self) -> u64 {
+        self.spool.last_n()
+    }
+
+    /// The pipes to watch, by index.
+    pub(super) fn open_pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
+        let pipes = self.pipes.iter().enumerate();
+        pipes.filter_map(|(index, pipe)| pipe.file.as_ref().map(|file| (index, file.as_fd())))
+    }
+
+    /// Reads once from each of these pipes, which must be readable or at their end, and spools what came.
+    pub(super) fn read(&mut self, ready: &[usize]) {
+        let time = clock::now();
+        for index in ready {
+            self.read_one(*index, time);
+        }
+        self.spool.flush(&self.folder, time);
+        let redrawing = self.pipes.iter().any(|pipe| pipe.lines.is_redrawing());
+        if !redrawing {
+            (self.snapshot, self.snapshot_every) = (None, SNAPSHOT.0);
+        } else if self.snapshot.is_none() {
+            self.snapshot = Some(Instant::now() + self.snapshot_every);
+        }
+    }
+
+    fn read_one(&mut self, index: usize, time: Timestamp) {
+        let Some(pipe) = self.pipes.get_mut(index) else { return };
+        let Some(file) = &mut pipe.file else { return };
+        self.buffer.resize(READ_BYTES, 0);
+        let spool = &mut self.spool;
+        let emit = |stream, close, bytes: &[u8]| spool.push(time, stream, close, bytes);
+        match file.read(&mut self.buffer) {
+            Ok(0) => {
+                pipe.file = None;
+                pipe.lines.finish(emit);
+            }
+            Ok(length) => pipe.lines.feed(&self.buffer[..length], emit),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                eprintln!("a pipe of {} cannot be read: {error}", self.launch.task_id);
+                pipe.file = None;
+                pipe.lines.finish(emit);
+            }
+        }
+    }
+
+    /// Reads what the pipes hold now.
+    fn drain(&mut self) {
+        for _ in 0..DRAIN_READS {
+            let ready: Vec<usize> = {
+                let open: Vec<(usize, BorrowedFd<'_>)> = self.open_pipes().collect();
+                let mut polled: Vec<PollFd<'_>> =
+                    open.iter().map(|(_, pipe)| PollFd::from_borrowed_fd(*pipe, PollFlags::IN)).collect();
+                if poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() {
+                    continue;
+                }
+                let ready = open.iter().zip(&polled).filter(|(_, one)| one.revents().contains(PollFlags::IN));
+                ready.map(|((index, _), _)| *index).collect()
+            };
+            if ready.is_empty() {
+                return;
+            }
+            self.read(&ready);
+        }
+    }
+
+    /// Reaps what has ended. When the task's own process has, the rest of its tree is killed at once.
+    pub(super) fn reap(&mut self) {
+        loop {
+            match reap_any() {
+                Ok(Reaped::Child { pid, status, peak_memory_bytes }) => {
+                    self.peak_memory_bytes = self.peak_memory_bytes.max(peak_memory_bytes);
+                    if pid == self.main {
+                        self.outcome = Some(Outcome {
+                            wait: wait_of(status),
+                            ended_at: clock::now(),
+                            duration: self.started.elapsed(),
+                            after_stop: self.stopping.is_some(),
+                        });
+                    }
+                }
+                Ok(Reaped::AllAlive) => break,
+                Ok(Reaped::NoChild) => {
+                    self.tree_gone = true;
+                    break;
+                }
+                Err(error) => {
+                    eprintln!("children of {} cannot be reaped: {error}", self.launch.task_id);
+                    break;
+                }
+            }
+        }
+        if self.outcome.is_some() && !self.tree_gone && self.kill_again.is_none() {
+            // What the others had written by then counts, what they write while they die may not.
+            self.drain();
+            self.kill_tree();
+        }
+    }
+
+    /// Whether the task's own process has ended and nothing of its tree is left.
+    pub(super) fn is_over(&self) -> bool {
+        self.outcome.is_some() && self.tree_gone
+    }
+
+    /// Begins a stop, or makes one harder. An exit before the signal stands as it is.
+    pub(super) fn stop(&mut self, cause: StopCause, now: bool) {
+        self.reap();
+        if self.outcome.is_some() {
+            return;
+        }
+        let at_once = now || self.launch.stop_signal == StopSignal::Kill;
+        match &mut self.stopping {
+            Some(stopping) if at_once => stopping.kill_at = Instant::now(),
+            Some(_) => return,
+            None => {
+                // Before the signal: its handler may look for the file.
+                if let Err(error) = write_file(&self.folder, STOP_FILE, cause.word().as_bytes()) {
+                    eprintln!("the stop file of {} cannot be written: {error}", self.launch.task_id);
+                }
+                let grace = if at_once { Duration::ZERO } else { self.launch.grace };
+                let kill_at = Instant::now() + grace;
+                self.stopping = Some(Stopping { sent: StopSent { cause, sent_at: clock::now() }, kill_at });
+                if !at_once {
+                    self.signal_group(signal_of(self.launch.stop_signal));
+                    // A stopped process would not hear it.
+                    self.signal_group(Signal::CONT);
+                }
+            }
+        }
+        self.on_time(Instant::now());
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        // The task's process leads its session, so that it cannot leave its group; and it is not reaped yet, so
+        // that the number is still its own.
+        if let Err(error) = kill_process_group(self.main, signal) {
+            eprintln!("{} cannot be signalled: {error}", self.launch.task_id);
+        }
+    }
+
+    /// The next moment at which [`Task::on_time`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let timeout = match (&self.outcome, &self.stopping) {
+            (Some(_), _) => None,
+            (None, Some(stopping)) if self.kill_again.is_none() => Some(stopping.kill_at),
+            (None, Some(_)) => None,
+            (None, None) => self.launch.timeout.and_then(|timeout| self.started.checked_add(timeout)),
+        };
+        [timeout, self.kill_again.map(|(at, _)| at), self.snapshot].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub(super) fn on_time(&mut self, now: Instant) {
+        if self.outcome.is_none() {
+            match (&self.stopping, self.launch.timeout) {
+                (Some(stopping), _) if now >= stopping.kill_at && self.kill_again.is_none() => {
+                    self.kill_tree()
+                }
+                (None, Some(timeout)) if now.duration_since(self.started) >= timeout => {
+                    self.stop(StopCause::Timeout, false);
+                }
+                _ => {}
+            }
+        }
+        if self.kill_again.is_some_and(|(at, _)| now >= at) && !self.tree_gone {
+            self.kill_tree();
+        }
+        if self.snapshot.is_some_and(|at| now >= at) {
+            self.snapshot = None;
+            self.take_snapshot();
+        }
+    }
+
+    fn kill_tree(&mut self) {
+        kill_descendants();
+        let (first, longest) = KILL_AGAIN;
+        let pause = self.kill_again.map_or(first, |(_, pause)| (pause * 2).min(longest));
+        self.kill_again = Some((Instant::now() + pause, pause));
+    }
+
+    fn take_snapshot(&mut self) {
+        let time = clock::now();
+        let spool = &mut self.spool;
+        for pipe in &mut self.pipes {
+            pipe.lines.snapshot(|stream, close, bytes| spool.push(time, stream, close, bytes));
+        }
+        spool.flush(&self.folder, time);
+        self.snapshot_every = (self.snapshot_every * 5 / 4).min(SNAPSHOT.1);
+    }
+
+    /// Completes the spool and writes the exit record. Only when [`Task::is_over`].
+    pub(super) fn finish(mut self) -> ExitRecord {
+        self.drain();
+        let time = clock::now();
+        let spool = &mut self.spool;
+        for pipe in &mut self.pipes {
+            pipe.lines.finish(|stream, close, bytes| spool.push(time, stream, close, bytes));
+        }
+        spool.flush(&self.folder, time);
+        let last_n = self.spool.last_n();
+        let outcome = self.outcome.unwrap_or_else(|| Outcome {
+            wait: Wait::NotStarted {
+                kind: NotStarted::SpawnFailed,
+                detail: "its end was not seen".to_owned(),
+            },
+            ended_at: time,
+            duration: self.started.elapsed(),
+            after_stop: self.stopping.is_some(),
+        });
+        let record = ExitRecord {
+            task_id: self.launch.task_id,
+            wait: outcome.wait,
+            stop: self.stopping.map(|stopping| stopping.sent),
+            after_stop: outcome.after_stop,
+            started_at: self.started_at,
+            ended_at: outcome.ended_at,
+            duration: outcome.duration,
+            peak_memory_bytes: Some(self.peak_memory_bytes),
+            last_n,
+        };
+        write_exit(&self.folder, &record);
+        record
+    }
+}
+
+fn system_refusal(what: &str, error: &io::Error) -> Refusal {
+    Refusal::new(NotStarted::SpawnFailed, format!("{what}: {error}"))
+}
+
+fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
+    ExitRecord {
+        task_id: launch.task_id,
+        wait: Wait::NotStarted { kind: refusal.kind, detail: refusal.detail },
+        stop: None,
+        after_stop: false,
+        started_at: at,
+        ended_at: clock::now(),
+        duration: Duration::ZERO,
+        peak_memory_bytes: None,
+        last_n: 0,
+    }
+}
+
+fn wait_of(status: i32) -> Wait {
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        Wait::Signalled { signal, name: signal_name(signal) }
+    } else {
+        Wait::Exited { code: libc::WEXITSTATUS(status) }
+    }
+}
+
+fn signal_of(signal: StopSignal) -> Signal {
+    match signal {
+        StopSignal::Term => Signal::TERM,
+        StopSignal::Int => Signal::INT,
+        StopSignal::Hup => Signal::HUP,
+        StopSignal::Quit => Signal::QUIT,
+        StopSignal::Usr1 => Signal::USR1,
+        StopSignal::Usr2 => Signal::USR2,
+        StopSignal::Kill => Signal::KILL,
+    }
+}
+
+fn write_file(folder: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
+    File::from(openat(folder, name, flags, Mode::from_raw_mode(0o600))?).write_all(bytes)
+}
+
+/// Whole or not at all: a worker that finds the file believes it. Not synced, as a crash of the machine ends
+/// the task's tree in any case.
+fn write_exit(folder: &OwnedFd, record: &ExitRecord) {
+    let temporary = "exit.json.new";
+    let written = serde_json::to_vec(record)
+        .map_err(io::Error::from)
+        .and_then(|bytes| write_file(folder, temporary, &bytes))
+        .and_then(|()| Ok(renameat(folder, temporary, folder, EXIT_FILE)?));
+    if let Err(error) = written {
+        eprintln!("the exit record of {} cannot be written: {error}", record.task_id);
+    }
+}
