@@ -37,7 +37,6 @@ impl LiveJob {
     /// The pause before the next attempt is over.
     pub fn backoff_over(&mut self, ledger: &mut Ledger) {
         if matches!(self.stage, Stage::Queued) && self.not_before.is_some_and(|time| time <= ledger.now) {
-            self.not_before = None;
             ledger.tell(Notice::Queued(self.id));
         }
     }

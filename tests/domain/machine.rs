@@ -1,0 +1,360 @@
+//! Random events over jobs, leases and places. After every event the invariants hold, and a job rebuilt from
+//! what was persisted stands where the live one stands: a crash at any moment loses nothing. A failing run is
+//! shrunk by proptest and kept as a seed, so it replays.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpulayer::contract::end::{End, EndReason};
+use gpulayer::contract::ids::{Epoch, JobId, TaskId, WorkerId};
+use gpulayer::contract::job::JobState;
+use gpulayer::contract::protocol::{Finish, Report};
+use gpulayer::contract::quantity::{Seconds, Timestamp};
+use gpulayer::contract::spec::{JobSpec, OnUnreachable};
+use gpulayer::contract::worker::{Phase, TaskState};
+use gpulayer::domain::change::{Change, JobRecord, JobStanding, TaskRecord, TaskStanding};
+use gpulayer::domain::job::{LiveJob, Placed, Restored, Stage};
+use gpulayer::domain::ledger::{Ledger, Notice, SharedSpec};
+use gpulayer::domain::placement::Shape;
+use proptest::prelude::*;
+
+const JOBS: usize = 3;
+const WORKERS: u128 = 2;
+
+/// What may happen next. Indices are taken modulo what exists.
+#[derive(Debug, Clone)]
+enum Happening {
+    Submit { attempts: u32, retry_on: &'static str, wait: bool, queue_timeout: bool },
+    Place { job: usize, worker: u128, stale: bool },
+    Start { task: usize },
+    Phase { task: usize },
+    Decline { task: usize },
+    Finish { task: usize, reason: usize, after_stop: bool },
+    Cancel { job: usize, now: bool },
+    LeaseExpires { task: usize },
+    LeaseRenewed { task: usize },
+    Returns { worker: u128, rebooted: bool },
+    Withdraw { job: usize },
+    TimePasses { seconds: u64 },
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let retry_on = prop_oneof![Just("worker_lost"), Just("any"), Just("user"), Just("infrastructure")];
+    prop_oneof![
+        2 => (1..4u32, retry_on, any::<bool>(), any::<bool>()).prop_map(|(attempts, retry_on, wait, queue_timeout)| {
+            Happening::Submit { attempts, retry_on, wait, queue_timeout }
+        }),
+        6 => (0..JOBS, 0..WORKERS, prop::bool::weighted(0.1))
+            .prop_map(|(job, worker, stale)| Happening::Place { job, worker, stale }),
+        6 => (0..9usize).prop_map(|task| Happening::Start { task }),
+        2 => (0..9usize).prop_map(|task| Happening::Phase { task }),
+        1 => (0..9usize).prop_map(|task| Happening::Decline { task }),
+        4 => (0..9usize, 0..EndReason::ALL.len(), any::<bool>())
+            .prop_map(|(task, reason, after_stop)| Happening::Finish { task, reason, after_stop }),
+        2 => (0..JOBS, any::<bool>()).prop_map(|(job, now)| Happening::Cancel { job, now }),
+        2 => (0..9usize).prop_map(|task| Happening::LeaseExpires { task }),
+        1 => (0..9usize).prop_map(|task| Happening::LeaseRenewed { task }),
+        1 => (0..WORKERS, any::<bool>()).prop_map(|(worker, rebooted)| Happening::Returns { worker, rebooted }),
+        1 => (0..JOBS).prop_map(|job| Happening::Withdraw { job }),
+        2 => (1..5_000u64).prop_map(|seconds| Happening::TimePasses { seconds }),
+    ]
+}
+
+/// A store that only knows what it was told, and checks it.
+#[derive(Default)]
+struct Persisted {
+    records: HashMap<JobId, JobRecord>,
+    standings: HashMap<JobId, JobStanding>,
+    tasks: Vec<(TaskRecord, TaskStanding)>,
+    position: u64,
+}
+
+impl Persisted {
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::JobInserted(record, standing) => {
+                assert!(self.records.insert(record.id, (**record).clone()).is_none(), "inserted twice");
+                self.standings.insert(record.id, standing.clone());
+            }
+            Change::JobMoved(job_id, next) => {
+                let before = &self.standings[job_id];
+                let legal = before.state == next.state || before.state.may_become(next.state);
+                assert!(legal, "{:?} → {:?}", before.state, next.state);
+                assert!(!before.state.ended(), "an ended job moved");
+                assert!(next.epoch >= before.epoch && next.attempt >= before.attempt && next.event_seq > 0);
+                assert_eq!(next.state.ended(), next.end.is_some() && next.ended_at.is_some());
+                self.standings.insert(*job_id, next.clone());
+            }
+            Change::TaskInserted(record) => {
+                let live =
+                    self.tasks.iter().any(|(task, row)| task.job_id == record.job_id && !row.state.ended());
+                assert!(!live, "two live tasks of one job");
+                let row = TaskStanding {
+                    state: TaskState::Assigned,
+                    started_at: None,
+                    ended_at: None,
+                    stop_cause: None,
+                    end: None,
+                    stale: false,
+                };
+                self.tasks.push((record.clone(), row));
+            }
+            Change::TaskMoved(task_id, next) => {
+                let (_, row) = self.tasks.iter_mut().find(|(task, _)| task.id == *task_id).unwrap();
+                assert!(!row.state.ended(), "an ended task moved");
+                assert!(
+                    row.stop_cause.is_none() || row.stop_cause == next.stop_cause,
+                    "the first cause wins"
+                );
+                *row = next.clone();
+            }
+            Change::EventAppended(event) => {
+                self.position += 1;
+                assert_eq!(event.position, self.position, "positions have no gaps");
+            }
+            Change::JobResults(..) => {}
+            other => panic!("a job step does not write {other:?}"),
+        }
+    }
+
+    fn restored(&self, live: &LiveJob) -> LiveJob {
+        let record = &self.records[&live.id];
+        let task = self.tasks.iter().find(|(task, row)| task.job_id == live.id && !row.state.ended());
+        LiveJob::restore(Restored {
+            id: live.id,
+            priority: record.priority,
+            submitted_at: record.submitted_at,
+            queue_deadline: record.queue_deadline,
+            shape: live.shape.clone(),
+            standing: self.standings[&live.id].clone(),
+            task: task.map(|(task, row)| {
+                let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
+                (Placed { task_id: task.id, worker: task.worker, spec }, row.clone())
+            }),
+        })
+    }
+}
+
+struct World {
+    now: Timestamp,
+    jobs: Vec<LiveJob>,
+    store: Persisted,
+    next_id: u128,
+    /// Places taken, as the scheduler would count them: per task, until freed.
+    taken: HashMap<JobId, i32>,
+    stale: HashMap<TaskId, JobId>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: Timestamp::from_micros(1_000_000_000_000),
+            jobs: Vec::new(),
+            store: Persisted::default(),
+            next_id: 100,
+            taken: HashMap::new(),
+            stale: HashMap::new(),
+        }
+    }
+
+    fn id(&mut self) -> u128 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn step<T>(&mut self, job: usize, act: impl FnOnce(&mut LiveJob, &mut Ledger) -> T) -> Option<T> {
+        let job = self.jobs.get_mut(job)?;
+        let mut ledger = Ledger::new(self.now, self.store.position);
+        let before = job.standing();
+        let outcome = act(job, &mut ledger);
+        if ledger.changes.is_empty() {
+            assert_eq!(before, job.standing(), "what changes must be persisted");
+        }
+        self.absorb(ledger);
+        Some(outcome)
+    }
+
+    fn absorb(&mut self, ledger: Ledger) {
+        for change in &ledger.changes {
+            self.store.apply(change);
+            if let Change::TaskInserted(task) = change {
+                *self.taken.entry(task.job_id).or_default() += 1;
+            }
+        }
+        for notice in ledger.notices {
+            match notice {
+                Notice::Freed(_, job_id) => *self.taken.get_mut(&job_id).unwrap() -= 1,
+                Notice::Stale(_, task_id, job_id) => {
+                    self.stale.insert(task_id, job_id);
+                }
+                Notice::Offer(worker, assignment) => {
+                    let known = self.store.tasks.iter().any(|(task, _)| {
+                        task.id == assignment.task_id
+                            && task.worker == worker
+                            && task.epoch == assignment.epoch
+                    });
+                    assert!(known, "no offer without its task on record");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Any task that ever was, newest first, so that late messages are as likely as timely ones.
+    fn task(&self, index: usize) -> Option<(usize, TaskId, Epoch)> {
+        let count = self.store.tasks.len();
+        let (task, _) = self.store.tasks.get(count.checked_sub(1 + index % count.max(1))?)?;
+        let job = self.jobs.iter().position(|job| job.id == task.job_id)?;
+        Some((job, task.id, task.epoch))
+    }
+
+    fn report(&mut self, task: usize, report: &Report) {
+        if let Some((job, task_id, epoch)) = self.task(task) {
+            let before = self.jobs[job].standing();
+            let judged = self.step(job, |job, ledger| job.report(ledger, task_id, epoch, report));
+            if judged.is_some_and(|judged| judged.is_err()) {
+                assert_eq!(before, self.jobs[job].standing(), "a refused report changes nothing");
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Submit { attempts, retry_on, wait, queue_timeout } => {
+                if self.jobs.len() < JOBS {
+                    self.submit(attempts, retry_on, wait, queue_timeout);
+                }
+            }
+            Happening::Place { job, worker, stale } => {
+                let task_id = TaskId::from_u128(self.id());
+                let Some(live) = self.jobs.get(job) else { return };
+                let record = &self.store.records[&live.id];
+                let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
+                let epoch = live.epoch() + u32::from(stale);
+                let worker = WorkerId::from_u128(worker);
+                let queued = matches!(live.stage(), Stage::Queued);
+                let placed = self.step(job, |job, ledger| job.place(ledger, epoch, worker, task_id, spec));
+                assert_eq!(placed.unwrap().is_ok(), queued && !stale);
+            }
+            Happening::Start { task } => self.report(task, &Report::Start),
+            Happening::Phase { task } => self.report(task, &Report::Phase { phase: Phase::Executing }),
+            Happening::Decline { task } => self.report(task, &Report::Decline { detail: "no room".into() }),
+            Happening::Finish { task, reason, after_stop } => {
+                let finish = Finish {
+                    end: End::of(EndReason::ALL[reason], None),
+                    after_stop,
+                    outputs: Vec::new(),
+                    undeclared: Vec::new(),
+                    log_artifact: None,
+                    warnings: Vec::new(),
+                };
+                self.report(task, &Report::Finish(Box::new(finish)));
+            }
+            Happening::Cancel { job, now } => self.cancel(job, now),
+            Happening::LeaseExpires { task } => {
+                if let Some((job, _, epoch)) = self.task(task) {
+                    self.step(job, |job, ledger| job.lease_expired(ledger, epoch));
+                }
+            }
+            Happening::LeaseRenewed { task } => {
+                if let Some((job, _, epoch)) = self.task(task) {
+                    self.step(job, |job, ledger| job.lease_renewed(ledger, epoch));
+                }
+            }
+            Happening::Returns { worker, rebooted } => {
+                for job in 0..self.jobs.len() {
+                    let worker = WorkerId::from_u128(worker);
+                    self.step(job, |job, ledger| job.worker_returned_without(ledger, worker, rebooted));
+                }
+            }
+            Happening::Withdraw { job } => {
+                self.step(job, LiveJob::withdraw);
+            }
+            Happening::TimePasses { seconds } => {
+                self.now = self.now.plus(Seconds::new(seconds));
+                for job in 0..self.jobs.len() {
+                    let epoch = self.jobs[job].epoch();
+                    self.step(job, LiveJob::queue_timeout);
+                    self.step(job, LiveJob::backoff_over);
+                    self.step(job, |job, ledger| job.unreachable_timeout(ledger, epoch));
+                }
+            }
+        }
+        self.check();
+    }
+
+    fn submit(&mut self, attempts: u32, retry_on: &str, wait: bool, queue_timeout: bool) {
+        let mut spec = JobSpec::command(["true"]);
+        spec.retry.max_attempts = attempts;
+        spec.retry.retry_on = vec![retry_on.to_owned()];
+        spec.retry.backoff_s = Seconds::new(u64::from(attempts));
+        spec.on_unreachable = Some(if wait { OnUnreachable::Wait } else { OnUnreachable::Replace });
+        let record = JobRecord {
+            id: JobId::from_u128(self.id()),
+            spec: serde_json::to_string(&spec).unwrap().into(),
+            name: None,
+            project: "default".into(),
+            labels: "{}".into(),
+            priority: 0,
+            shape: "{}".into(),
+            submitted_by: "me".into(),
+            submitted_at: self.now,
+            queue_deadline: queue_timeout.then(|| self.now.plus(Seconds::new(600))),
+            retry_of: None,
+            warnings: Vec::new(),
+            artifacts: Vec::new(),
+        };
+        let mut ledger = Ledger::new(self.now, self.store.position);
+        let shape = Arc::new(Shape::of(&spec));
+        self.jobs.push(LiveJob::accept(&mut ledger, Box::new(record), Arc::new(spec), shape));
+        self.absorb(ledger);
+    }
+
+    fn cancel(&mut self, job: usize, now: bool) {
+        let Some(live) = self.jobs.get(job) else { return };
+        let before = live.state();
+        self.step(job, |job, ledger| job.cancel(ledger, now));
+        let after = self.jobs[job].state();
+        match before {
+            JobState::Queued | JobState::Scheduled => assert_eq!(after, JobState::Cancelled),
+            JobState::Running => {
+                assert_eq!(after, JobState::Running);
+                assert!(self.jobs[job].standing().cancel_requested_at.is_some() || after.ended());
+            }
+            _ => assert_eq!(after, before),
+        }
+    }
+
+    fn check(&self) {
+        for job in &self.jobs {
+            let standing = job.standing();
+            assert_eq!(standing, self.store.standings[&job.id], "memory and store agree");
+            let spec: JobSpec = serde_json::from_str(&self.store.records[&job.id].spec).unwrap();
+            assert!(job.attempt() <= spec.retry.max_attempts, "no attempt too many");
+            if !standing.state.ended() {
+                assert_eq!(standing, self.store.restored(job).standing(), "a restart changes nothing");
+            }
+            let stale = self.stale.values().filter(|stale| **stale == job.id).count() as i32;
+            let live = i32::from(job.placed().is_some());
+            let taken = self.taken.get(&job.id).copied().unwrap_or(0);
+            assert_eq!(taken, live + stale, "reserved = live leases + stale");
+        }
+        for (task, row) in &self.store.tasks {
+            if let Some(end) = &row.end {
+                assert_eq!(end.reason.task_state(), row.state, "{:?}", task.id);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_invariants_hold(happenings in prop::collection::vec(happening(), 1..80)) {
+        let mut world = World::new();
+        for happening in happenings {
+            world.happen(happening);
+        }
+    }
+}
