@@ -18,3 +18,5 @@ pub mod store;
 pub mod actors;
 
 pub mod config;
+
+pub mod http;

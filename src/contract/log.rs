@@ -17,6 +17,17 @@ pub enum Stream {
     System,
 }
 
+impl Stream {
+    /// The word on the wire.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+            Stream::System => "system",
+        }
+    }
+}
+
 /// One line as a client reads it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LogLine {

@@ -292,6 +292,16 @@ pub enum ReportResult {
     },
 }
 
+/// The answer to a single task call (`start`, `executing`, `decline`, `finish`) that was recorded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskAnswer {
+    /// The job's state afterwards.
+    pub job_state: JobState,
+    /// What to stop.
+    #[serde(flatten)]
+    pub orders: Orders,
+}
+
 /// `POST /v1/worker/tasks/{id}/logs`: records `first_n`, `first_n + 1`, …
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LogsRequest {

@@ -26,8 +26,8 @@ pub struct Limits {
     pub page_limit: u32,
     /// A long poll.
     pub wait_s: Seconds,
-    /// One artifact, in bytes; `None` = the disk.
-    pub max_artifact_bytes: Option<u64>,
+    /// One artifact, in bytes.
+    pub max_artifact_bytes: u64,
 }
 
 /// Live jobs by state.

@@ -1,0 +1,41 @@
+//! Floor 5: the HTTP edge. Checks who calls and what they say, turns it into a message to the front desk or a
+//! read of the store, and gives back JSON, a stream or a problem. It decides nothing about jobs.
+
+pub mod body;
+pub mod caller;
+pub mod credentials;
+pub mod desk;
+mod documents;
+mod edge;
+mod files;
+mod follow;
+mod idempotency;
+mod metrics;
+mod openapi;
+mod query;
+mod reading;
+mod refusal;
+pub mod routes;
+mod server;
+pub mod state;
+mod submission;
+
+use actix_web::web;
+
+pub use desk::Desk;
+pub use documents::errors as errors_document;
+pub use metrics::Metrics;
+pub use openapi::printed as openapi_document;
+use refusal::Refusal;
+pub use server::{ServeError, ServeOptions, Serving, serve};
+pub use state::{EdgeState, KeptWorkspaces, Measured, Ports, TaskOwners};
+
+/// Runs what blocks (disk, a long computation) off the HTTP threads.
+async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, Refusal>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    Refusal: From<E>,
+{
+    Ok(web::block(work).await.map_err(|_| Refusal::stopping())??)
+}

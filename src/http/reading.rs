@@ -1,0 +1,85 @@
+//! What the edge reads from the stores. Point reads run on the HTTP thread (tens of microseconds); longer ones
+//! go through [`blocking`](super::blocking).
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::desk::ask;
+use super::idempotency::Key;
+use super::refusal::Refusal;
+use super::state::EdgeState;
+use crate::actors::messages::front_desk::{ExplainQueue, Until, WatchJob};
+use crate::contract::ids::{JobId, TaskId};
+use crate::contract::job::{Job, JobState};
+use crate::contract::protocol::LogsRequest;
+use crate::domain::change::JobStanding;
+use crate::store::StoreError;
+
+/// How long a queue reason may take to be found before the answer goes out without it.
+const REASON_WITHIN: Duration = Duration::from_secs(1);
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::internal(error)
+    }
+}
+
+/// The refusal for a job that is not there.
+pub fn no_job(id: JobId) -> Refusal {
+    Refusal::not_found(format_args!("job {id}"))
+}
+
+/// Reads the id in a path; what is no id names nothing.
+pub fn job_id_in(text: &str) -> Result<JobId, Refusal> {
+    text.parse().map_err(|error| Refusal::not_found(format_args!("such job: {error}")))
+}
+
+impl EdgeState {
+    /// A job as the store has it.
+    pub fn job(&self, id: JobId) -> Result<Job, Refusal> {
+        self.ports.reads.job(id)?.ok_or_else(|| no_job(id))
+    }
+
+    /// Where a job stands.
+    pub fn standing(&self, id: JobId) -> Result<JobStanding, Refusal> {
+        self.ports.reads.job_standing(id)?.ok_or_else(|| no_job(id))
+    }
+
+    /// A job as it is shown: with the reason why it waits, while it does.
+    pub async fn shown_job(&self, id: JobId) -> Result<Job, Refusal> {
+        let mut job = self.job(id)?;
+        if job.state == JobState::Queued {
+            let reason =
+                ask(|reply| self.ports.desk.explain_queue.do_send(ExplainQueue { job_id: id, reply }));
+            // The reason is a courtesy: a job is shown without it rather than late.
+            job.queue_reason = timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten();
+        }
+        Ok(job)
+    }
+
+    /// Returns when what is waited for is on disk, or at once for a job that is not live.
+    pub async fn watch_job(&self, job_id: JobId, until: Until) -> Result<(), Refusal> {
+        ask(|reply| self.ports.desk.watch_job.do_send(WatchJob { job_id, until, reply })).await
+    }
+
+    /// The jobs of a used key's first answer, if the key was used (with the same body).
+    pub fn first_answer(&self, key: Option<&Key>) -> Result<Option<Vec<JobId>>, Refusal> {
+        let Some(key) = key else {
+            return Ok(None);
+        };
+        let used = self.ports.reads.used_key(&key.scope)?;
+        used.map(|used| key.first_answer(&used)).transpose()
+    }
+
+    /// The jobs of the first answer, after the supervisor said that there was one.
+    pub fn first_jobs(&self, key: Option<&Key>) -> Result<Vec<JobId>, Refusal> {
+        self.first_answer(key)?.ok_or_else(|| Refusal::not_found("first answer for this Idempotency-Key"))
+    }
+
+    /// Appends log records; the number of the next one, once they are durable.
+    pub async fn append_log(&self, job: JobId, task: TaskId, asked: LogsRequest) -> Result<u64, Refusal> {
+        let answer = self.ports.logs.append(job, task, asked.first_n, asked.records);
+        answer.await.map_err(|_| Refusal::stopping())
+    }
+}

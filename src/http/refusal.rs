@@ -1,0 +1,251 @@
+//! How the edge says no: one refusal type, rendered as `application/problem+json` from the one table. It also
+//! gives actix's own errors a place in that table, so that no answer leaves in another shape.
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderName, HeaderValue};
+use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
+
+use super::submission::Unreadable;
+use crate::actors::messages::front_desk::{JobNotEnded, SubmitRefusal, WorkerRefusal};
+use crate::artifacts::ArtifactError;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::problem::{Fault, Problem};
+use crate::contract::protocol::PROTOCOL;
+use crate::contract::server::ProtocolRange;
+
+/// The worker protocols this build speaks.
+pub const PROTOCOLS: ProtocolRange = ProtocolRange { min: PROTOCOL, max: PROTOCOL };
+
+/// A refused request: its problem (without the request's id), and headers that go with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {}", problem.code.word(), problem.detail)]
+pub struct Refusal {
+    problem: Box<Problem>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    close: bool,
+}
+
+impl Refusal {
+    /// From the table, with what happened this time.
+    pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self { problem: Box::new(Problem::new(code, detail)), headers: Vec::new(), close: false }
+    }
+
+    /// Every bad field of a request at once.
+    pub fn faults(code: ErrorCode, faults: Vec<Fault>) -> Self {
+        let detail = match faults.as_slice() {
+            [only] if only.pointer.is_empty() => only.detail.clone(),
+            [only] => format!("{}: {}", only.pointer, only.detail),
+            [first, rest @ ..] => format!("{}: {} (and {} more)", first.pointer, first.detail, rest.len()),
+            [] => code.sentence().to_owned(),
+        };
+        let mut refusal = Self::new(code, detail);
+        refusal.problem.errors = faults;
+        refusal
+    }
+
+    /// A spec's faults: `not_supported` when nothing else is wrong with it, else `invalid_spec`.
+    pub fn spec(faults: Vec<Fault>) -> Self {
+        let unbuilt = faults.iter().all(|fault| fault.code == ErrorCode::NotSupported.word());
+        Self::faults(if unbuilt { ErrorCode::NotSupported } else { ErrorCode::InvalidSpec }, faults)
+    }
+
+    /// `thing` is not there, or not the caller's to see.
+    pub fn not_found(thing: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::NotFound, format!("there is no {thing}"))
+    }
+
+    /// The actor that would answer has gone, or the daemon drains.
+    pub fn stopping() -> Self {
+        Self::new(ErrorCode::NotReady, "the daemon is stopping; try again when it is back")
+    }
+
+    /// A fault of ours: the details go to the log under the request's id, not to the caller.
+    pub fn internal(error: impl std::error::Error) -> Self {
+        let mut chain = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            chain.push_str(": ");
+            chain.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        tracing::error!(error = %chain, "a request failed");
+        Self::new(ErrorCode::Internal, "a fault in the server; its log has the details under this request_id")
+    }
+
+    /// No (valid) credential.
+    pub fn unauthenticated(detail: &str) -> Self {
+        Self::new(ErrorCode::Unauthenticated, detail)
+            .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"gpulayer\""))
+    }
+
+    /// The protocol header is missing or names a version this build does not speak.
+    pub fn protocol(given: Option<&str>) -> Self {
+        let given = given.unwrap_or("none");
+        let mut refusal = Self::new(
+            ErrorCode::ProtocolVersion,
+            format!("the worker speaks protocol {given}, this server {} to {}", PROTOCOLS.min, PROTOCOLS.max),
+        );
+        refusal.problem.protocol = Some(PROTOCOLS);
+        refusal
+    }
+
+    /// A part of an upload that does not begin where the upload stands.
+    pub fn upload_gap(received_bytes: u64) -> Self {
+        let mut refusal = Self::new(
+            ErrorCode::UploadGap,
+            format!("the upload stands at {received_bytes} bytes; send from there"),
+        );
+        refusal.problem.received_bytes = Some(received_bytes);
+        refusal
+    }
+
+    /// With one more header.
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// Closes the connection after the answer, so that the rest of the body need not be read.
+    pub fn closing(mut self) -> Self {
+        self.close = true;
+        self
+    }
+
+    /// Which entry of the table it is.
+    pub fn code(&self) -> ErrorCode {
+        self.problem.code
+    }
+
+    /// The answer, naming the request.
+    pub fn answer(&self, request_id: &str) -> HttpResponse {
+        let mut problem = self.problem.clone();
+        request_id.clone_into(&mut problem.request_id);
+        let mut response = HttpResponseBuilder::new(self.status_code());
+        response.content_type("application/problem+json");
+        for (name, value) in &self.headers {
+            response.insert_header((name.clone(), value.clone()));
+        }
+        if self.close {
+            response.force_close();
+        }
+        match serde_json::to_vec(&*problem) {
+            Ok(body) => response.body(body),
+            Err(_) => response.finish(),
+        }
+    }
+
+    /// Gives an error of actix itself its place in the table.
+    pub fn of_actix(error: &actix_web::Error) -> Self {
+        let status = error.as_response_error().status_code();
+        let code = match status.as_u16() {
+            404 => ErrorCode::NotFound,
+            405 => ErrorCode::MethodNotAllowed,
+            413 => ErrorCode::BodyTooLarge,
+            415 => ErrorCode::UnsupportedMediaType,
+            416 => ErrorCode::RangeNotSatisfiable,
+            400..=499 => ErrorCode::BadRequest,
+            503 => ErrorCode::NotReady,
+            _ => ErrorCode::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl ResponseError for Refusal {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    // The outermost middleware renders it again with the request's id.
+    fn error_response(&self) -> HttpResponse {
+        self.answer("")
+    }
+}
+
+impl From<SubmitRefusal> for Refusal {
+    fn from(refusal: SubmitRefusal) -> Self {
+        match refusal {
+            SubmitRefusal::StorageFull => Self::new(
+                ErrorCode::StorageFull,
+                "the server's disk is nearly full; free some space and submit again",
+            ),
+            SubmitRefusal::Stopping => Self::stopping(),
+        }
+    }
+}
+
+impl From<Unreadable> for Refusal {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Faults(faults) => Self::spec(faults),
+            Unreadable::Artifacts(error) => Self::from(error),
+            Unreadable::Write(error) => Self::internal(error),
+        }
+    }
+}
+
+impl From<ArtifactError> for Refusal {
+    fn from(error: ArtifactError) -> Self {
+        match error {
+            ArtifactError::StorageFull { .. } => Self::new(
+                ErrorCode::StorageFull,
+                "the server's disk is full; what was received is kept for 24 h",
+            ),
+            ArtifactError::DigestMismatch { .. } => Self::new(ErrorCode::DigestMismatch, error.to_string()),
+            ArtifactError::TooLarge { .. } => Self::new(ErrorCode::ArtifactTooLarge, error.to_string()),
+            ArtifactError::UploadBusy { .. } => Self::new(ErrorCode::Overloaded, error.to_string()),
+            ArtifactError::Absent { .. } => Self::new(ErrorCode::NotFound, error.to_string()),
+            ArtifactError::Io { .. } | ArtifactError::NotRegular { .. } => Self::internal(error),
+        }
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self::internal(error)
+    }
+}
+
+impl From<JobNotEnded> for Refusal {
+    fn from(refusal: JobNotEnded) -> Self {
+        Self::new(
+            ErrorCode::JobNotEnded,
+            format!("the job is {}; cancel it, or wait for its end", refusal.state.word()),
+        )
+    }
+}
+
+impl From<WorkerRefusal> for Refusal {
+    fn from(refusal: WorkerRefusal) -> Self {
+        let code = match refusal {
+            WorkerRefusal::Revoked => ErrorCode::SessionRevoked,
+            WorkerRefusal::Superseded => ErrorCode::Superseded,
+            WorkerRefusal::IdentityInUse => ErrorCode::IdentityInUse,
+        };
+        Self::new(code, refusal.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unbuilt_fields_alone_are_not_supported_else_the_spec_is_invalid() {
+        let fault = |code: &str| Fault { pointer: "/x".into(), code: code.into(), detail: "d".into() };
+        assert_eq!(Refusal::spec(vec![fault("not_supported")]).code(), ErrorCode::NotSupported);
+        assert_eq!(
+            Refusal::spec(vec![fault("not_supported"), fault("invalid")]).code(),
+            ErrorCode::InvalidSpec
+        );
+    }
+
+    #[test]
+    fn a_refusal_carries_its_headers_and_the_request_id() {
+        let answer = Refusal::unauthenticated("no token").answer("req_1");
+        assert_eq!(answer.status(), 401);
+        assert!(answer.headers().contains_key("www-authenticate"));
+        assert_eq!(answer.headers().get("content-type").unwrap(), "application/problem+json");
+    }
+}

@@ -1,0 +1,203 @@
+//! One job: show it, wait for it, stop it, repeat it, remove it, and what belongs to it.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use tokio::time::timeout;
+
+use crate::actors::messages::front_desk::{CancelJob, Keyed, PurgeJob, Until};
+use crate::artifacts::{ArtifactError, ArtifactStore};
+use crate::contract::artifact::Digest;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::ids::JobId;
+use crate::contract::job::{CancelRequest, Job, Page};
+use crate::contract::problem::Fault;
+use crate::contract::spec::JobSpec;
+use crate::http::body::{self, JSON_LIMIT_BYTES};
+use crate::http::caller::Client;
+use crate::http::desk;
+use crate::http::idempotency::{Key, REPLAYED_HEADER};
+use crate::http::query::Query;
+use crate::http::reading::{job_id_in, no_job};
+use crate::http::refusal::Refusal;
+use crate::http::routes::submit::{created, first_job, submit};
+use crate::http::state::EdgeState;
+use crate::http::submission::{as_submitted, new_job, pin_named};
+use crate::http::{blocking, files};
+use crate::store::Reads;
+
+/// Shows a job; with `wait_s`, parks until its end or the time is over.
+pub async fn show(
+    request: HttpRequest,
+    path: web::Path<String>,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let id = job_id_in(&path)?;
+    let mut query = Query::of(&request);
+    let wait = query.wait();
+    query.finish()?;
+    if wait.millis() > 0 {
+        // A job that is not live answers at once, so the store is read only once, afterwards.
+        let parked = timeout(wait.duration(), state.watch_job(id, Until::Ended));
+        if let Ok(watched) = state.unless_draining(parked).await? {
+            watched?;
+        }
+    }
+    Ok(HttpResponse::Ok().json(state.shown_job(id).await?))
+}
+
+fn answered(job: &Job, replayed: bool) -> HttpResponse {
+    let mut answer = HttpResponse::Ok();
+    if replayed {
+        answer.insert_header((REPLAYED_HEADER, "true"));
+    }
+    answer.json(job)
+}
+
+/// Stops a job: at once if it has not started, else with its grace. Answers with the job as it stands then.
+pub async fn cancel(
+    request: HttpRequest,
+    payload: web::Payload,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let job_id = job_id_in(&path)?;
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    let asked: CancelRequest = if bytes.is_empty() { CancelRequest::default() } else { body::parse(&bytes)? };
+    let key = Key::of(&request, &client, &bytes)?;
+    state.standing(job_id)?;
+    let used = key.map(|key| key.used(200, &[job_id]));
+    let outcome = desk::ask(|reply| {
+        state.ports.desk.cancel_job.do_send(CancelJob { job_id, now: asked.now, key: used, reply });
+    })
+    .await?;
+    let replayed = match outcome {
+        Keyed::Done(_) => false,
+        Keyed::Repeat => {
+            state.first_jobs(key.as_ref())?;
+            true
+        }
+    };
+    Ok(answered(&state.shown_job(job_id).await?, replayed))
+}
+
+/// Repeats an ended job as a new one with `retry_of`: 201 with the new job.
+pub async fn retry(
+    request: HttpRequest,
+    payload: web::Payload,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let first = job_id_in(&path)?;
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    if !bytes.is_empty() && body::parse_value(&bytes)?.as_object().is_none_or(|object| !object.is_empty()) {
+        let detail = "this call takes no fields".to_owned();
+        let fault = Fault { pointer: String::new(), code: "unknown_field".to_owned(), detail };
+        return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
+    }
+    let key = Key::of(&request, &client, &bytes)?;
+    let before = state.job(first)?;
+    if !before.state.ended() {
+        return Err(Refusal::new(
+            ErrorCode::JobNotEnded,
+            format!("job {first} is {}; it can be repeated after its end", before.state.word()),
+        ));
+    }
+    let spec: JobSpec = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
+    let artifacts = pin_named(&spec, "", &state.ports.artifacts)?;
+    let job = new_job(spec, Vec::new(), artifacts, &client.name, Some(first)).map_err(Refusal::internal)?;
+    let id = job.record.id;
+    let shown = as_submitted(&job).map_err(Refusal::internal)?;
+    match submit(&state, vec![job], key.as_ref(), 201).await? {
+        Keyed::Done(()) => Ok(created(id, &shown, false)),
+        Keyed::Repeat => first_job(&state, key.as_ref()),
+    }
+}
+
+/// Removes an ended job, its log and the artifacts that nothing else names: 204.
+pub async fn purge(
+    request: HttpRequest,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let job_id = job_id_in(&path)?;
+    let key = Key::of(&request, &client, &[])?;
+    let gone = |replayed: bool| {
+        let mut answer = HttpResponse::NoContent();
+        if replayed {
+            answer.insert_header((REPLAYED_HEADER, "true"));
+        }
+        Ok(answer.finish())
+    };
+    if state.ports.reads.job_standing(job_id)?.is_none() {
+        return match state.first_answer(key.as_ref())? {
+            Some(_) => gone(true),
+            None => Err(no_job(job_id)),
+        };
+    }
+    let named = state.ports.reads.artifacts_of(job_id)?;
+    let used = key.map(|key| key.used(204, &[job_id]));
+    let outcome =
+        desk::ask(|reply| state.ports.desk.purge_job.do_send(PurgeJob { job_id, key: used, reply }))
+            .await??;
+    let replayed = matches!(outcome, Keyed::Repeat);
+    if replayed {
+        state.first_jobs(key.as_ref())?;
+    } else {
+        // Lines that a stop in between leaves behind belong to no job and go with the next clean-up.
+        let _ = state.ports.logs.purge(job_id).await;
+        let (reads, artifacts) = (state.ports.reads.clone(), state.ports.artifacts.clone());
+        blocking(move || remove_unnamed(&named, &reads, &artifacts)).await?;
+    }
+    gone(replayed)
+}
+
+fn remove_unnamed(named: &[Digest], reads: &Reads, artifacts: &ArtifactStore) -> Result<(), Refusal> {
+    for digest in named {
+        if !reads.artifact_referenced(digest, None)? {
+            let removed: Result<bool, ArtifactError> = artifacts.remove_if_unpinned(*digest);
+            removed?;
+        }
+    }
+    Ok(())
+}
+
+/// The job's placements, oldest first.
+pub async fn tasks(path: web::Path<String>, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    let id = job_id_in(&path)?;
+    state.standing(id)?;
+    Ok(page(state.ports.reads.tasks(id)?))
+}
+
+/// The job's collected files.
+pub async fn outputs(path: web::Path<String>, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    Ok(page(state.job(job_id_in(&path)?)?.outputs))
+}
+
+fn page<T: serde::Serialize>(items: Vec<T>) -> HttpResponse {
+    HttpResponse::Ok().json(Page { items, next_cursor: None })
+}
+
+/// The bytes of a file that no output declares, while its workspace is kept.
+pub async fn undeclared(
+    request: HttpRequest,
+    path: web::Path<(String, String)>,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let (job, file) = path.into_inner();
+    let id: JobId = job_id_in(&job)?;
+    state.standing(id)?;
+    let kept = state.ports.kept.clone();
+    let shown = file.clone();
+    let opened = blocking(move || {
+        let Some(file) = kept.open(id, &file) else { return Ok(None) };
+        let size_bytes = file.metadata()?.len();
+        Ok::<_, std::io::Error>(Some((file, size_bytes)))
+    })
+    .await?;
+    let (file, size_bytes) = opened.ok_or_else(|| {
+        Refusal::not_found(format_args!("kept file `{}` of job {id}", shown.escape_debug()))
+    })?;
+    files::answer(&request, file, size_bytes)
+}

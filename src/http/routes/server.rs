@@ -1,0 +1,105 @@
+//! The server about itself: probes, status, who am I, metrics, OpenAPI, and its orderly stop.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+
+use crate::actors::messages::front_desk::{CountJobs, JobCounts, ListWorkers};
+use crate::contract::server::{Limits, LiveJobs, ServerStatus, StopRequest, WhoAmI};
+use crate::contract::spec::API_VERSION;
+use crate::contract::worker::WorkerState;
+use crate::http::body::{self, BATCH_LIMIT_BYTES, JSON_LIMIT_BYTES};
+use crate::http::caller::Client;
+use crate::http::desk;
+use crate::http::metrics::{Gauges, METRICS_CONTENT_TYPE};
+use crate::http::openapi;
+use crate::http::query::{MAX_WAIT, PAGE_LIMIT};
+use crate::http::refusal::{PROTOCOLS, Refusal};
+use crate::http::routes::submit::BATCH_JOBS;
+use crate::http::state::EdgeState;
+
+/// The process answers.
+pub async fn healthz() -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
+}
+
+/// The front desk answers, and the daemon is not leaving: 200, else 503.
+pub async fn readyz(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    if state.draining() {
+        return Err(Refusal::stopping());
+    }
+    count(&state).await?;
+    Ok(healthz().await)
+}
+
+async fn count(state: &EdgeState) -> Result<JobCounts, Refusal> {
+    desk::ask(|reply| state.ports.desk.count_jobs.do_send(CountJobs { reply })).await
+}
+
+/// Versions, limits, and what there is to do.
+pub async fn status(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    let counts = count(&state).await?;
+    Ok(HttpResponse::Ok().json(ServerStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        api_version: API_VERSION.to_owned(),
+        protocol: PROTOCOLS,
+        schema: state.ports.schema.clone(),
+        started_at: state.ports.started_at,
+        pid: std::process::id(),
+        limits: Limits {
+            json_body_bytes: JSON_LIMIT_BYTES as u64,
+            batch_body_bytes: BATCH_LIMIT_BYTES as u64,
+            batch_jobs: BATCH_JOBS as u32,
+            page_limit: PAGE_LIMIT,
+            wait_s: MAX_WAIT,
+            max_artifact_bytes: state.ports.artifacts.limits().max_artifact_bytes,
+        },
+        jobs: LiveJobs {
+            queued: counts.queued as u64,
+            scheduled: counts.scheduled as u64,
+            running: counts.running as u64,
+        },
+    }))
+}
+
+/// The caller's credential.
+pub async fn whoami(client: Client) -> HttpResponse {
+    HttpResponse::Ok().json(WhoAmI {
+        name: client.name.to_string(),
+        role: "admin".to_owned(),
+        via: if client.local { "unix_socket" } else { "token" }.to_owned(),
+    })
+}
+
+/// Begins an orderly stop: 202 at once, the daemon leaves when what it was asked for is done.
+pub async fn stop(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    let asked: StopRequest = if bytes.is_empty() { StopRequest::default() } else { body::parse(&bytes)? };
+    (state.ports.stop)(asked);
+    Ok(HttpResponse::Accepted().json(asked))
+}
+
+/// All workers, newest first.
+pub async fn workers(request: HttpRequest, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    crate::http::query::Query::of(&request).finish()?;
+    let items = desk::ask(|reply| state.ports.desk.list_workers.do_send(ListWorkers { reply })).await?;
+    Ok(HttpResponse::Ok().json(crate::contract::job::Page { items, next_cursor: None }))
+}
+
+/// Prometheus' text form.
+pub async fn metrics(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    let jobs = count(&state).await?;
+    let workers = desk::ask(|reply| state.ports.desk.list_workers.do_send(ListWorkers { reply })).await?;
+    let states: Vec<WorkerState> = workers.iter().map(|worker| worker.state).collect();
+    let journal_seq = state.ports.durable.borrow().0;
+    let gauges = Gauges { jobs, workers: &states, journal_seq, measured: (state.ports.measured)() };
+    let text = state.metrics.encode(&gauges).map_err(Refusal::internal)?;
+    Ok(HttpResponse::Ok().content_type(METRICS_CONTENT_TYPE).body(text))
+}
+
+/// The OpenAPI 3.1 document of this build.
+pub async fn openapi() -> HttpResponse {
+    HttpResponse::Ok().content_type("application/json").body(openapi::printed())
+}

@@ -1,0 +1,162 @@
+//! The server itself: binds the Unix socket and TCP, starts the HTTP threads, and stops without leaving a
+//! parked request behind.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::ServerHandle;
+use actix_web::middleware::from_fn;
+use actix_web::{App, HttpServer, web};
+
+use super::caller::note_origin;
+use super::state::EdgeState;
+use super::{edge, routes};
+
+/// Where to listen, and with how many threads.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// The Unix socket; its folder should be the owner's alone.
+    pub unix_socket: Option<PathBuf>,
+    /// TCP; port 0 takes a free one.
+    pub tcp: Option<SocketAddr>,
+    /// HTTP threads, ≥ 1.
+    pub threads: usize,
+}
+
+/// Why the server does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Somebody answers on the socket already.
+    #[error("another daemon answers on {}", path.display())]
+    SocketInUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The path holds something that is no socket.
+    #[error("{} exists and is not a socket", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The socket cannot be made.
+    #[error("cannot listen on {}", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The TCP address cannot be had.
+    #[error("cannot listen on {address}")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The HTTP threads do not start.
+    #[error("cannot start the HTTP server")]
+    Start(#[source] io::Error),
+}
+
+/// A running server.
+pub struct Serving {
+    /// The bound TCP address.
+    pub tcp: Option<SocketAddr>,
+    handle: ServerHandle,
+    state: web::Data<EdgeState>,
+    _socket: Option<BoundSocket>,
+}
+
+impl Serving {
+    /// Ends parked requests and streams, lets answers in flight go out, and closes everything.
+    pub async fn stop(self) {
+        self.state.drain();
+        self.handle.stop(true).await;
+    }
+}
+
+/// Starts serving. Must be called on an actix system's thread; the HTTP threads are the server's own.
+pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, ServeError> {
+    let state = web::Data::from(state);
+    let shared = state.clone();
+    let mut server = HttpServer::new(move || {
+        App::new()
+            .app_data(shared.clone())
+            .configure(routes::configure)
+            .default_service(web::to(edge::no_such_path))
+            .wrap(from_fn(edge::outermost))
+    })
+    .workers(options.threads.max(1))
+    .disable_signals()
+    .h1_allow_half_closed(false)
+    .tcp_nodelay(true)
+    .keep_alive(Duration::from_secs(600))
+    .client_request_timeout(Duration::from_secs(30))
+    .shutdown_timeout(2)
+    .on_connect(note_origin);
+    let mut socket = None;
+    if let Some(path) = &options.unix_socket {
+        let (bound, listener) = BoundSocket::bind(path)?;
+        server = server.listen_uds(listener).map_err(ServeError::Start)?;
+        socket = Some(bound);
+    }
+    let mut tcp = None;
+    if let Some(address) = options.tcp {
+        let refused = |source| ServeError::Tcp { address, source };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        tcp = Some(listener.local_addr().map_err(refused)?);
+        server = server.listen(listener).map_err(ServeError::Start)?;
+    }
+    let server = server.run();
+    let handle = server.handle();
+    actix_web::rt::spawn(server);
+    Ok(Serving { tcp, handle, state, _socket: socket })
+}
+
+/// A socket file of ours; removed at the end if it is still ours.
+struct BoundSocket {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl BoundSocket {
+    // Bound beside its final name and moved there: nobody can connect before the mode is set, and a stale
+    // socket is replaced without a moment in which none is there.
+    fn bind(path: &Path) -> Result<(Self, UnixListener), ServeError> {
+        let failed = |source| ServeError::Socket { path: path.to_owned(), source };
+        if let Ok(present) = path.symlink_metadata() {
+            use std::os::unix::fs::FileTypeExt;
+            if !present.file_type().is_socket() {
+                return Err(ServeError::NotASocket { path: path.to_owned() });
+            }
+            if UnixStream::connect(path).is_ok() {
+                return Err(ServeError::SocketInUse { path: path.to_owned() });
+            }
+        }
+        let beside = path.with_file_name(format!(".s{}", std::process::id()));
+        let _ = std::fs::remove_file(&beside);
+        let listener = UnixListener::bind(&beside).map_err(failed)?;
+        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        std::fs::rename(&beside, path).map_err(failed)?;
+        let made = path.symlink_metadata().map_err(failed)?;
+        Ok((Self { path: path.to_owned(), identity: (made.dev(), made.ino()) }, listener))
+    }
+}
+
+impl Drop for BoundSocket {
+    fn drop(&mut self) {
+        let ours =
+            self.path.symlink_metadata().is_ok_and(|present| (present.dev(), present.ino()) == self.identity);
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

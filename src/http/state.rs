@@ -1,0 +1,128 @@
+//! What every request handler can reach: the ports that the daemon fills, and what the edge keeps for itself.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::caller::user_name;
+use super::credentials::{Credentials, FailedLogins};
+use super::desk::Desk;
+use super::edge::RequestIds;
+use super::metrics::Metrics;
+use super::refusal::Refusal;
+use crate::artifacts::ArtifactStore;
+use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
+use crate::contract::quantity::Timestamp;
+use crate::contract::server::StopRequest;
+use crate::journal::Seq;
+use crate::store::{LogStore, Reads};
+
+/// Tells whether a task is a worker's to write logs for.
+pub trait TaskOwners: Send + Sync {
+    /// The job of `task`, if `worker` holds it under `epoch`.
+    fn owned(&self, worker: WorkerId, task: TaskId, epoch: Epoch) -> Option<JobId>;
+}
+
+/// Files that ended tasks left in workspaces of this host and no output declares.
+pub trait KeptWorkspaces: Send + Sync {
+    /// Opens `path` (relative to the workspace, never leaving it) of the job's newest kept workspace.
+    fn open(&self, job_id: JobId, path: &str) -> Option<File>;
+}
+
+/// Numbers the daemon counts, for `/metrics`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Transactions of the main database.
+    pub commits: u64,
+    /// Bytes of log text taken in.
+    pub log_bytes: u64,
+}
+
+/// What the daemon gives the edge.
+pub struct Ports {
+    /// Where requests that change something go.
+    pub desk: Desk,
+    /// What is committed.
+    pub reads: Reads,
+    /// Log lines.
+    pub logs: LogStore,
+    /// Follows the journal: its newest durable batch.
+    pub durable: watch::Receiver<Seq>,
+    /// Artifacts' bytes.
+    pub artifacts: ArtifactStore,
+    /// Valid tokens.
+    pub credentials: Arc<Credentials>,
+    /// Checks log uploads.
+    pub owners: Arc<dyn TaskOwners>,
+    /// Serves undeclared files.
+    pub kept: Arc<dyn KeptWorkspaces>,
+    /// Begins the daemon's orderly stop and returns at once.
+    pub stop: Arc<dyn Fn(StopRequest) + Send + Sync>,
+    /// Reads the daemon's counters.
+    pub measured: Arc<dyn Fn() -> Measured + Send + Sync>,
+    /// Version of the database schema.
+    pub schema: String,
+    /// When the daemon started.
+    pub started_at: Timestamp,
+}
+
+/// Shared by all handlers.
+pub struct EdgeState {
+    /// From the daemon.
+    pub ports: Ports,
+    /// The only user the Unix socket admits.
+    pub own_uid: u32,
+    /// That user's name.
+    pub local_user: Arc<str>,
+    /// Names that TCP requests may use in `Host`.
+    pub hosts: Vec<String>,
+    /// What is counted.
+    pub metrics: Metrics,
+    pub(super) request_ids: RequestIds,
+    pub(super) failed_logins: FailedLogins,
+    drain: watch::Sender<bool>,
+}
+
+impl EdgeState {
+    /// For a server that answers to `hosts` over TCP (besides the loopback names).
+    pub fn new(ports: Ports, hosts: impl IntoIterator<Item = String>) -> Self {
+        let own_uid = rustix::process::geteuid().as_raw();
+        let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+        names.extend(hosts);
+        Self {
+            ports,
+            own_uid,
+            local_user: Arc::from(user_name(own_uid)),
+            hosts: names,
+            metrics: Metrics::new(),
+            request_ids: RequestIds::new(),
+            failed_logins: FailedLogins::default(),
+            drain: watch::Sender::new(false),
+        }
+    }
+
+    /// From now on every parked request ends and every stream is cut.
+    pub fn drain(&self) {
+        self.drain.send_replace(true);
+    }
+
+    /// Whether [`EdgeState::drain`] was called.
+    pub fn draining(&self) -> bool {
+        *self.drain.borrow()
+    }
+
+    /// Returns when [`EdgeState::drain`] was or is called.
+    pub async fn drained(&self) {
+        // The sender lives as long as `self`, so waiting cannot fail before the value is there.
+        let _ = self.drain.subscribe().wait_for(|draining| *draining).await;
+    }
+
+    /// Awaits `wait` unless the daemon drains first.
+    pub async fn unless_draining<T>(&self, wait: impl Future<Output = T>) -> Result<T, Refusal> {
+        tokio::select! {
+            outcome = wait => Ok(outcome),
+            () = self.drained() => Err(Refusal::stopping()),
+        }
+    }
+}
