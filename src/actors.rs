@@ -6,4 +6,5 @@ pub mod job_supervisor;
 pub mod lease_reaper;
 pub mod messages;
 pub mod scheduler;
+pub mod task_runner;
 pub mod worker_session;

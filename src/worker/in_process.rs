@@ -14,9 +14,7 @@ use crate::actors::messages::front_desk::{
     Acquire, DeregisterWorker, Heartbeat, RegisterWorker, ReportTasks, ResumeWorker, WorkerRefusal,
 };
 use crate::artifacts::{ArtifactError, ArtifactStore};
-use crate::client::worker_channel::{
-    Calling, ChannelError, Published, Session, SessionEnd, WorkerChannel,
-};
+use crate::client::worker_channel::{Calling, ChannelError, Published, Session, SessionEnd, WorkerChannel};
 use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
@@ -94,9 +92,10 @@ fn refused(refusal: WorkerRefusal) -> ChannelError {
     })
 }
 
-/// What a repeat cannot cure is a refusal; a full or failing disk may be cured.
+/// A failing disk may be cured, like a server that cannot be reached; the rest is a refusal.
 fn artifact_failed(call: &'static str, error: ArtifactError) -> ChannelError {
     let code = match &error {
+        ArtifactError::StorageFull { .. } => ErrorCode::StorageFull,
         ArtifactError::TooLarge { .. } => ErrorCode::ArtifactTooLarge,
         ArtifactError::Absent { .. } => ErrorCode::NotFound,
         ArtifactError::NotRegular { .. } => ErrorCode::InvalidRequest,

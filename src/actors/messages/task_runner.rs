@@ -3,13 +3,13 @@
 use actix::Message;
 
 use super::Reply;
-use crate::contract::protocol::{Assignment, Held, Orders};
+use crate::contract::protocol::{Assignment, Orders};
 
-/// The server assigned these.
+/// The server assigned these; those it holds already are passed over.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct TasksAssigned {
-    /// Deduplicated by (task, epoch).
+    /// As they came.
     pub assignments: Vec<Assignment>,
 }
 
@@ -21,10 +21,15 @@ pub struct OrdersReceived {
     pub orders: Orders,
 }
 
-/// What is held right now?
+/// The worker has a session: reports may go.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct SessionOpened;
+
+/// The session was revoked: kill everything, tell nobody.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct ListHeld {
-    /// Every task with its phase.
-    pub reply: Reply<Vec<Held>>,
+pub struct AbandonTasks {
+    /// Answered when no process of any task is left.
+    pub reply: Reply<()>,
 }

@@ -27,7 +27,8 @@ const BEFORE_FILE: &str = "before.json";
 const WORKSPACE: &str = "workspace";
 const TMP: &str = "tmp";
 /// All that a finished task usually leaves beside its workspace, most of it not always.
-const LEFTOVERS: [&str; 5] = [process::SPOOL_FILE, process::EXIT_FILE, "shim.json", TASK_FILE, process::STOP_FILE];
+const LEFTOVERS: [&str; 5] =
+    [process::SPOOL_FILE, process::EXIT_FILE, "shim.json", TASK_FILE, process::STOP_FILE];
 
 /// The folder of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,6 +21,7 @@ pub struct HeldTasks {
 struct Entry {
     epoch: Epoch,
     phase: Option<Phase>,
+    stopping: bool,
     cpus: Cpus,
     memory_bytes: u64,
 }
@@ -29,7 +30,15 @@ impl HeldTasks {
     /// Every task with its placement and phase.
     pub fn list(&self) -> Vec<Held> {
         let tasks = self.tasks.lock();
-        tasks.iter().map(|(&task_id, held)| Held { task_id, epoch: held.epoch, phase: held.phase }).collect()
+        tasks.iter().map(|(task_id, entry)| entry.held(*task_id)).collect()
+    }
+
+    /// The same without started tasks whose stop was ordered: an acquire that lists those is answered at once with
+    /// the same order, again and again until they have ended.
+    pub fn list_for_acquire(&self) -> Vec<Held> {
+        let tasks = self.tasks.lock();
+        let listed = tasks.iter().filter(|(_, entry)| entry.phase.is_none() || !entry.stopping);
+        listed.map(|(task_id, entry)| entry.held(*task_id)).collect()
     }
 
     /// What these tasks leave of a machine.
@@ -45,7 +54,7 @@ impl HeldTasks {
 
     pub(super) fn insert(&self, task_id: TaskId, epoch: Epoch, phase: Option<Phase>, resources: &Resources) {
         let memory_bytes = resources.memory_bytes.unwrap_or(0);
-        let entry = Entry { epoch, phase, cpus: resources.cpus, memory_bytes };
+        let entry = Entry { epoch, phase, stopping: false, cpus: resources.cpus, memory_bytes };
         self.tasks.lock().insert(task_id, entry);
     }
 
@@ -55,7 +64,19 @@ impl HeldTasks {
         }
     }
 
+    pub(super) fn stopping(&self, task_id: TaskId) {
+        if let Some(held) = self.tasks.lock().get_mut(&task_id) {
+            held.stopping = true;
+        }
+    }
+
     pub(super) fn remove(&self, task_id: TaskId) {
         self.tasks.lock().remove(&task_id);
+    }
+}
+
+impl Entry {
+    fn held(&self, task_id: TaskId) -> Held {
+        Held { task_id, epoch: self.epoch, phase: self.phase }
     }
 }

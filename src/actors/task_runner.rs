@@ -1,0 +1,530 @@
+//! The task runner: owns every task of one worker and carries out what `domain::task_run` decides about it.
+//!
+//! Never does: decide, talk to a server by itself (it has a [`WorkerChannel`]), touch a task's processes (their
+//! shims do). Told by: the worker's acquire loop and heartbeat (`TasksAssigned`, `OrdersReceived`), and by its own
+//! errands as they come back (`Happened`). Tells: the server, in batches; the worker's edge, when the session ends.
+//! Survives a restart: everything, by way of the task folders and the shims (see `adoption`).
+
+mod adoption;
+mod collecting;
+mod folder;
+mod held;
+mod kept;
+mod logs;
+mod outbox;
+mod pause;
+mod reporting;
+mod running;
+mod staging;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::actors::messages::Reply;
+use crate::actors::messages::task_runner::{AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned};
+use crate::client::worker_channel::{SessionEnd, WorkerChannel};
+use crate::clock;
+use crate::contract::ids::TaskId;
+use crate::contract::protocol::{AcquireRequest, Assignment, Orders, Report, ReportItem};
+use crate::contract::quantity::Seconds;
+use crate::contract::worker::{Capabilities, Phase};
+use crate::domain::task_run::{Collection, Effect, Event, TaskRun};
+use crate::process::{ProcessError, ShimPool, SpoolReader, TaskProcess};
+
+use adoption::Recovered;
+use folder::TaskFolder;
+pub use held::HeldTasks;
+pub use kept::KeptWorkspaces;
+use outbox::Outbox;
+pub use pause::Pause;
+use reporting::Reported;
+
+/// Room for the events of a few hundred busy tasks; told by `do_send`, which never refuses.
+const MAILBOX: usize = 1024;
+/// How often expired workspaces are looked for.
+const KEPT_CHECK_EVERY: Duration = Duration::from_secs(3600);
+/// Tasks asked for at once when a report brings new ones along.
+const TASKS_PER_ANSWER: u32 = 256;
+
+/// What every task of a worker needs.
+pub struct TaskRunnerOptions {
+    /// The worker's folder; `tasks/` and `kept/` lie there.
+    pub folder: PathBuf,
+    /// This boot of the machine: tasks of another one are gone.
+    pub boot_id: String,
+    /// The line to the server.
+    pub channel: Arc<dyn WorkerChannel>,
+    /// Who runs the programs.
+    pub shims: ShimPool,
+    /// What the worker has.
+    pub capabilities: Arc<Capabilities>,
+    /// The worker's own environment, from which tasks get what is allowed.
+    pub host_environment: Vec<(OsString, OsString)>,
+    /// How long a task may run without any worker.
+    pub orphan_timeout: Duration,
+    /// Told once when the server ends the session.
+    pub session_over: mpsc::UnboundedSender<SessionEnd>,
+}
+
+/// The same, shared with every errand.
+struct Surroundings {
+    tasks_folder: PathBuf,
+    options: TaskRunnerOptions,
+    kept: KeptWorkspaces,
+    held: HeldTasks,
+    bash: Option<PathBuf>,
+}
+
+/// One task and what belongs to it while the worker runs.
+struct Task {
+    assignment: Assignment,
+    folder: TaskFolder,
+    run: TaskRun,
+    phase: Option<Phase>,
+    /// Stop orders on their way to the errand that holds the shim; `true` = at once.
+    stops: Option<mpsc::UnboundedSender<bool>>,
+    /// Dropped to stop the errand that stages.
+    staging: Option<oneshot::Sender<()>>,
+    /// Away while a batch of log records is being sent.
+    spool: Option<SpoolReader>,
+}
+
+/// The actor.
+pub struct TaskRunner {
+    around: Arc<Surroundings>,
+    tasks: HashMap<TaskId, Task>,
+    recovered: Vec<Recovered>,
+    outbox: Outbox,
+    flush_is_queued: bool,
+    abandoned: Vec<Reply<()>>,
+}
+
+/// Something happened to a task.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Happened {
+    task_id: TaskId,
+    event: Event,
+}
+
+/// A batch of log records came back, or could not be sent.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct LogsSent {
+    task_id: TaskId,
+    spool: SpoolReader,
+    event: Event,
+}
+
+/// Send what is due. Runs after everything that was in the mailbox with it.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Flush;
+
+impl TaskRunner {
+    /// Finds what an earlier start of this worker left. The tasks go on when the actor starts, and nothing is
+    /// reported before `SessionOpened`.
+    pub async fn recover(options: TaskRunnerOptions) -> Result<Self, RecoverError> {
+        let tasks_folder = options.folder.join("tasks");
+        std::fs::create_dir_all(&tasks_folder)
+            .map_err(|source| RecoverError::Folder { path: tasks_folder.clone(), source })?;
+        let recovered = adoption::recover(&tasks_folder, &options.boot_id, &options.shims).await?;
+        let kept = KeptWorkspaces::new(options.folder.join("kept"));
+        let bash = running::find_in_path("bash", &options.host_environment);
+        let around = Surroundings { tasks_folder, options, kept, held: HeldTasks::default(), bash };
+        for task in &recovered {
+            let Assignment { task_id, epoch, ref spec, .. } = task.assignment;
+            around.held.insert(task_id, epoch, None, &spec.resources);
+        }
+        Ok(Self {
+            around: Arc::new(around),
+            tasks: HashMap::new(),
+            recovered,
+            outbox: Outbox::default(),
+            flush_is_queued: false,
+            abandoned: Vec::new(),
+        })
+    }
+
+    /// Starts it on this thread's arbiter.
+    pub fn go(self) -> Addr<Self> {
+        self.start()
+    }
+
+    /// What the worker holds, for whoever renews leases.
+    pub fn held(&self) -> HeldTasks {
+        self.around.held.clone()
+    }
+
+    /// The workspaces it keeps, for whoever hands their files out.
+    pub fn kept(&self) -> KeptWorkspaces {
+        self.around.kept.clone()
+    }
+}
+
+/// Why a worker cannot go on with what an earlier start left.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The folder of its tasks.
+    #[error("cannot use {}", path.display())]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The shims that are there.
+    #[error("cannot adopt the shims of an earlier start")]
+    Shims(#[source] ProcessError),
+}
+
+impl Actor for TaskRunner {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        for recovered in std::mem::take(&mut self.recovered) {
+            self.go_on(recovered, ctx);
+        }
+        self.drop_expired();
+        ctx.run_interval(KEPT_CHECK_EVERY, |runner, _| runner.drop_expired());
+    }
+}
+
+impl Handler<SessionOpened> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, _: SessionOpened, ctx: &mut Self::Context) {
+        self.outbox.open();
+        self.flush_soon(ctx);
+    }
+}
+
+impl Handler<TasksAssigned> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, message: TasksAssigned, ctx: &mut Self::Context) {
+        for assignment in message.assignments {
+            self.accept(assignment, ctx);
+        }
+    }
+}
+
+impl Handler<OrdersReceived> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, message: OrdersReceived, ctx: &mut Self::Context) {
+        self.obey(message.orders, ctx);
+    }
+}
+
+impl Handler<Happened> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, message: Happened, ctx: &mut Self::Context) {
+        self.on(message.task_id, message.event, ctx);
+    }
+}
+
+impl Handler<LogsSent> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, message: LogsSent, ctx: &mut Self::Context) {
+        if let Some(task) = self.tasks.get_mut(&message.task_id) {
+            task.spool = Some(message.spool);
+        }
+        self.on(message.task_id, message.event, ctx);
+    }
+}
+
+impl Handler<Flush> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, _: Flush, ctx: &mut Self::Context) {
+        self.flush_is_queued = false;
+        while let Some(items) = self.outbox.next_batch() {
+            let acquire = outbox::frees_a_place(&items).then(|| AcquireRequest {
+                wait_s: Seconds::default(),
+                free: self.around.held.free(&self.around.options.capabilities),
+                max_tasks: TASKS_PER_ANSWER,
+                have: self.around.held.list_for_acquire(),
+            });
+            let channel = Arc::clone(&self.around.options.channel);
+            let runner = ctx.address();
+            actix::spawn(async move { runner.do_send(reporting::report(channel, items, acquire).await) });
+        }
+    }
+}
+
+impl Handler<Reported> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, message: Reported, ctx: &mut Self::Context) {
+        self.outbox.answered(message.items.iter().map(|item| item.task_id));
+        for (task_id, event) in message.events() {
+            self.on(task_id, event, ctx);
+        }
+        match message.outcome {
+            Ok(answer) => {
+                for assignment in answer.assignments {
+                    self.accept(assignment, ctx);
+                }
+                self.obey(answer.orders, ctx);
+            }
+            // Whoever hears this ends the worker; nobody may hear it any more when it is ending already.
+            Err(end) => drop(self.around.options.session_over.send(end)),
+        }
+        self.flush_soon(ctx);
+    }
+}
+
+impl Handler<AbandonTasks> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, message: AbandonTasks, ctx: &mut Self::Context) {
+        self.abandoned.push(message.reply);
+        let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
+        for task_id in tasks {
+            self.on(task_id, Event::Abandoned, ctx);
+        }
+        self.answer_if_empty();
+    }
+}
+
+impl TaskRunner {
+    fn accept(&mut self, assignment: Assignment, ctx: &mut Context<Self>) {
+        let Assignment { task_id, epoch, .. } = assignment;
+        if self.tasks.contains_key(&task_id) {
+            return;
+        }
+        match TaskFolder::create(&self.around.tasks_folder, &self.around.options.boot_id, &assignment) {
+            Ok(folder) => {
+                self.around.held.insert(task_id, epoch, None, &assignment.spec.resources);
+                let mut effects = Vec::new();
+                let run = TaskRun::new(&assignment.spec, &mut effects);
+                self.tasks.insert(task_id, Task::new(assignment, folder, run));
+                self.carry_out(task_id, effects, ctx);
+            }
+            Err(error) => {
+                let detail = format!("cannot make a folder for the task: {error}");
+                tracing::warn!(%task_id, "{detail}");
+                self.report(ReportItem { task_id, epoch, report: Report::Decline { detail } }, ctx);
+            }
+        }
+    }
+
+    /// A task of an earlier start.
+    fn go_on(&mut self, recovered: Recovered, ctx: &mut Context<Self>) {
+        let Recovered { assignment, folder, found, process } = recovered;
+        let task_id = assignment.task_id;
+        tracing::info!(%task_id, ?found, "a task of an earlier start goes on");
+        let mut effects = Vec::new();
+        let run = TaskRun::adopt(&assignment.spec, found, &mut effects);
+        self.tasks.insert(task_id, Task::new(assignment, folder, run));
+        if let Some(process) = process {
+            self.watch(task_id, async { Ok(process) }, ctx);
+        }
+        self.carry_out(task_id, effects, ctx);
+    }
+
+    fn on(&mut self, task_id: TaskId, event: Event, ctx: &mut Context<Self>) {
+        let Some(task) = self.tasks.get_mut(&task_id) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        task.run.on(event, &task.assignment.spec, &mut effects);
+        self.carry_out(task_id, effects, ctx);
+    }
+
+    fn carry_out(&mut self, task_id: TaskId, effects: Vec<Effect>, ctx: &mut Context<Self>) {
+        let Some(task) = self.tasks.get_mut(&task_id) else {
+            return;
+        };
+        let phase = task.run.phase();
+        if task.phase != phase {
+            task.phase = phase;
+            self.around.held.moved(task_id, phase);
+        }
+        for effect in effects {
+            self.carry_out_one(task_id, effect, ctx);
+        }
+    }
+
+    fn carry_out_one(&mut self, task_id: TaskId, effect: Effect, ctx: &mut Context<Self>) {
+        let around = &self.around;
+        let Some(task) = self.tasks.get_mut(&task_id) else {
+            return;
+        };
+        match effect {
+            Effect::Report(report) => {
+                let epoch = task.assignment.epoch;
+                self.report(ReportItem { task_id, epoch, report }, ctx);
+            }
+            Effect::Stage => {
+                let (stop, stopped) = oneshot::channel();
+                task.staging = Some(stop);
+                let errand =
+                    staging::stage(Arc::clone(around), task.assignment.clone(), task.folder.clone(), stopped);
+                send_back(task_id, errand, ctx.address());
+            }
+            Effect::StopStaging => drop(task.staging.take()),
+            Effect::Launch => {
+                let launch = running::launch(around, &task.assignment, &task.folder);
+                let shims = around.options.shims.clone();
+                self.watch(task_id, async move { shims.launch(launch).await }, ctx);
+            }
+            Effect::StopShim { now } => {
+                // The errand is gone only when the task has ended.
+                let _ = task.stops.as_ref().map(|stops| stops.send(now));
+            }
+            Effect::UploadLogs { first_n } => {
+                let Some(spool) = task.spool.take() else {
+                    return;
+                };
+                let (around, assignment) = (Arc::clone(around), task.assignment.clone());
+                let runner = ctx.address();
+                actix::spawn(async move {
+                    let (spool, event) = logs::upload(&around, &assignment, spool, first_n).await;
+                    runner.do_send(LogsSent { task_id, spool, event });
+                });
+            }
+            Effect::Collect => {
+                if collecting::nothing_to_collect(&task.assignment.spec, &task.folder) {
+                    self.on(task_id, Event::Collected(Collection::default()), ctx);
+                } else {
+                    let errand =
+                        collecting::collect(Arc::clone(around), task.assignment.clone(), task.folder.clone());
+                    send_back(task_id, errand, ctx.address());
+                }
+            }
+            Effect::RemoveFolder => {
+                if let Some(task) = self.forget(task_id) {
+                    remove_folder(task.folder);
+                }
+            }
+            Effect::KeepWorkspace => {
+                if let Some(task) = self.forget(task_id) {
+                    self.keep_workspace(task);
+                }
+            }
+        }
+    }
+
+    /// Brings a task's process to life, or takes a living one, and tells what it does until its end.
+    fn watch(
+        &mut self,
+        task_id: TaskId,
+        process: impl Future<Output = Result<TaskProcess, ProcessError>> + 'static,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(task) = self.tasks.get_mut(&task_id) else {
+            return;
+        };
+        let (stops, ordered) = mpsc::unbounded_channel();
+        task.stops = Some(stops);
+        let (folder, runner) = (task.folder.clone(), ctx.address());
+        actix::spawn(async move {
+            running::watch(process, &folder, ordered, |event| runner.do_send(Happened { task_id, event }))
+                .await;
+        });
+    }
+
+    fn report(&mut self, item: ReportItem, ctx: &mut Context<Self>) {
+        self.outbox.push(item);
+        self.flush_soon(ctx);
+    }
+
+    fn flush_soon(&mut self, ctx: &mut Context<Self>) {
+        if !self.flush_is_queued {
+            self.flush_is_queued = true;
+            ctx.notify(Flush);
+        }
+    }
+
+    fn obey(&mut self, orders: Orders, ctx: &mut Context<Self>) {
+        for (tasks, now) in [(orders.cancel_task_ids, false), (orders.kill_task_ids, true)] {
+            for task_id in tasks {
+                self.around.held.stopping(task_id);
+                self.on(task_id, Event::StopOrdered { now }, ctx);
+            }
+        }
+        if orders.revoked {
+            let _ = self.around.options.session_over.send(SessionEnd::Revoked);
+        }
+    }
+
+    /// The task is over for this worker.
+    fn forget(&mut self, task_id: TaskId) -> Option<Task> {
+        let task = self.tasks.remove(&task_id);
+        self.around.held.remove(task_id);
+        self.answer_if_empty();
+        task
+    }
+
+    fn answer_if_empty(&mut self) {
+        if self.tasks.is_empty() {
+            for reply in self.abandoned.drain(..) {
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn keep_workspace(&self, task: Task) {
+        let kept = self.around.kept.clone();
+        let expires_at = clock::now().plus(task.assignment.spec.workspace_ttl_s);
+        off_thread(move || {
+            if let Err(error) = kept.keep(&task.folder, task.assignment.job_id, expires_at) {
+                tracing::warn!(path = %task.folder.path().display(), %error, "a workspace cannot be kept");
+            }
+        });
+    }
+
+    fn drop_expired(&self) {
+        let kept = self.around.kept.clone();
+        off_thread(move || match kept.remove_expired(clock::now()) {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "removed workspaces that were kept long enough"),
+            Err(error) => tracing::warn!(%error, "expired workspaces cannot be removed"),
+        });
+    }
+}
+
+impl Task {
+    fn new(assignment: Assignment, folder: TaskFolder, run: TaskRun) -> Self {
+        let spool = Some(SpoolReader::open(folder.path()));
+        Self { assignment, folder, run, phase: None, stops: None, staging: None, spool }
+    }
+}
+
+/// Runs an errand beside the actor; its event comes back as a message.
+fn send_back(task_id: TaskId, errand: impl Future<Output = Event> + 'static, runner: Addr<TaskRunner>) {
+    actix::spawn(async move { runner.do_send(Happened { task_id, event: errand.await }) });
+}
+
+/// Runs what may block for long on a thread for such things; nobody waits for it.
+fn off_thread(work: impl FnOnce() + Send + 'static) {
+    drop(tokio::task::spawn_blocking(work));
+}
+
+fn remove_folder(folder: TaskFolder) {
+    let failed = |path: &Path, error: io::Error| {
+        tracing::warn!(path = %path.display(), %error, "a task's folder cannot be removed");
+    };
+    match folder.remove_usual() {
+        Ok(true) => {}
+        Ok(false) => off_thread(move || {
+            if let Err(error) = folder.remove() {
+                failed(folder.path(), error);
+            }
+        }),
+        Err(error) => failed(folder.path(), error),
+    }
+}

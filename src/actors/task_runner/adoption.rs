@@ -1,0 +1,114 @@
+//! What an earlier start of the worker left: every folder in `tasks/` becomes a task that goes on, or goes away.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::RecoverError;
+use super::folder::TaskFolder;
+use super::running;
+use crate::contract::ids::TaskId;
+use crate::contract::protocol::Assignment;
+use crate::domain::task_run::{Event, Found};
+use crate::process::{self, Adopted, ExitRecord, ProcessError, ShimPool, TaskProcess};
+
+/// Tries at shims that are there but do not answer; each takes seconds by itself.
+const ADOPTION_TRIES: u32 = 3;
+
+/// A task of an earlier start.
+pub(super) struct Recovered {
+    pub(super) assignment: Assignment,
+    pub(super) folder: TaskFolder,
+    pub(super) found: Found,
+    pub(super) process: Option<TaskProcess>,
+}
+
+/// Looks at every task folder. Afterwards no process of a task is left that is not in the list.
+pub(super) async fn recover(
+    tasks_folder: &Path,
+    boot_id: &str,
+    shims: &ShimPool,
+) -> Result<Vec<Recovered>, RecoverError> {
+    let unusable = |source| RecoverError::Folder { path: tasks_folder.to_owned(), source };
+    let mut living = adopt(shims).await.map_err(RecoverError::Shims)?;
+    let mut recovered = Vec::new();
+    for entry in std::fs::read_dir(tasks_folder).map_err(unusable)? {
+        let path = entry.map_err(unusable)?.path();
+        let Some(task_id) = path.file_name().and_then(|name| name.to_str()?.parse::<TaskId>().ok()) else {
+            continue;
+        };
+        let (folder, file) = TaskFolder::found(path);
+        let Some(file) = file.filter(|file| file.boot_id == boot_id && file.assignment.task_id == task_id)
+        else {
+            discard(task_id, &folder, living.remove(&task_id)).await;
+            continue;
+        };
+        let process = living.remove(&task_id);
+        let found = match &process {
+            Some(_) => Found::Running,
+            None => look(task_id, &folder).await,
+        };
+        if found == Found::Unlaunched {
+            // Staging may have come halfway.
+            TaskFolder::create(tasks_folder, boot_id, &file.assignment).map_err(unusable)?;
+        }
+        recovered.push(Recovered { assignment: file.assignment, folder, found, process });
+    }
+    for (task_id, process) in living {
+        tracing::warn!(%task_id, "a task without a folder is killed");
+        kill(task_id, process).await;
+    }
+    Ok(recovered)
+}
+
+async fn adopt(shims: &ShimPool) -> Result<HashMap<TaskId, TaskProcess>, ProcessError> {
+    let mut tries = 1;
+    loop {
+        match shims.adopt().await {
+            Ok(adopted) => {
+                let by_task = |Adopted { task_id, process, .. }| (task_id, process);
+                return Ok(adopted.into_iter().map(by_task).collect());
+            }
+            Err(error) if tries == ADOPTION_TRIES => return Err(error),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "a shim could not be adopted, trying again"
+                );
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+        tries += 1;
+    }
+}
+
+/// A task whose shim does not answer: it has ended, or never had one, or lost it.
+async fn look(task_id: TaskId, folder: &TaskFolder) -> Found {
+    let ended = matches!(ExitRecord::read(folder.path()), Ok(Some(_)));
+    if !ended && !folder.was_launched() && matches!(process::holder(folder.path()), Ok(None)) {
+        return Found::Unlaunched;
+    }
+    match running::lost(task_id, folder).await {
+        Event::Ended(facts) => Found::Ended(facts),
+        _ => Found::Lost { last_n: running::last_n(folder) },
+    }
+}
+
+/// Nothing is known of the task that could be reported: a half-written file, or another boot of the machine.
+async fn discard(task_id: TaskId, folder: &TaskFolder, process: Option<TaskProcess>) {
+    tracing::info!(%task_id, "the remains of a task are removed");
+    match process {
+        Some(process) => kill(task_id, process).await,
+        None => drop(running::lost(task_id, folder).await),
+    }
+    if let Err(error) = folder.remove() {
+        tracing::warn!(%task_id, %error, "the remains of a task cannot be removed");
+    }
+}
+
+async fn kill(task_id: TaskId, mut process: TaskProcess) {
+    if let Err(error) = process.stop(true).await {
+        tracing::warn!(%task_id, error = &error as &dyn std::error::Error, "a shim does not listen");
+    }
+    while process.recv().await.is_some() {}
+}

@@ -1,0 +1,134 @@
+//! Brings a finished task's outputs to the server and names what else it left.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Surroundings;
+use super::folder::{TaskFolder, real_folder};
+use super::pause::Pause;
+use super::running::said;
+use crate::artifacts::{self, Collected, CollectedContent, CollectedFile, open_folder};
+use crate::client::worker_channel::{ChannelError, Published};
+use crate::contract::artifact::UndeclaredFile;
+use crate::contract::problem::Warning;
+use crate::contract::protocol::Assignment;
+use crate::contract::spec::JobSpec;
+use crate::domain::task_run::{Collection, Event, UncollectedOutput};
+
+/// How long a server that has no room for an output is asked again.
+const ROOM_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether there is nothing to look for; an empty workspace goes by being looked at.
+pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
+    spec.outputs.is_empty() && (real_folder(spec).is_some() || folder.remove_empty_workspace())
+}
+
+/// Looks for what the task left, and publishes what its outputs declare. What cannot be brought stays in the kept
+/// workspace, and is named.
+pub(super) async fn collect(around: Arc<Surroundings>, assignment: Assignment, folder: TaskFolder) -> Event {
+    let (spec, looked_in) = (Arc::clone(&assignment.spec), folder.clone());
+    let looked = tokio::task::spawn_blocking(move || look(&spec, &looked_in)).await;
+    let looked = looked.unwrap_or_else(|gone| Err(gone.to_string()));
+    Event::Collected(match looked {
+        Ok((collected, root)) => publish_all(&around, &assignment.spec, collected, &root).await,
+        Err(why) => nothing(&assignment.spec, &why),
+    })
+}
+
+fn look(spec: &JobSpec, folder: &TaskFolder) -> Result<(Collected, OwnedFd), String> {
+    let root = open_folder(&folder.root(spec))
+        .map_err(|error| format!("the workspace cannot be opened: {error}"))?;
+    let mut collected =
+        artifacts::collect(root.as_fd(), &spec.outputs, &folder.before()).map_err(|error| said(&error))?;
+    if real_folder(spec).is_some() {
+        // What lies in a person's own folder is theirs, and stays.
+        collected.undeclared.clear();
+    }
+    Ok((collected, root))
+}
+
+/// The program removed its workspace, or made it unreadable.
+fn nothing(spec: &JobSpec, why: &str) -> Collection {
+    let required = spec.outputs.iter().filter(|output| !output.optional);
+    let uncollected = required
+        .map(|output| UncollectedOutput { name: output.shown_name().to_owned(), why: why.to_owned() })
+        .collect();
+    Collection { uncollected, ..Collection::default() }
+}
+
+async fn publish_all(
+    around: &Surroundings,
+    spec: &JobSpec,
+    collected: Collected,
+    root: &OwnedFd,
+) -> Collection {
+    let mut collection = Collection {
+        undeclared: collected.undeclared,
+        warnings: collected.warnings,
+        ..Collection::default()
+    };
+    for name in collected.missing {
+        let output = spec.outputs.iter().find(|output| output.shown_name() == name);
+        let why = output.map_or_else(String::new, |output| format!("nothing matches `{}`", output.path));
+        collection.uncollected.push(UncollectedOutput { name, why });
+    }
+    let mut published: HashMap<String, Published> = HashMap::new();
+    for file in collected.files {
+        if file.content != CollectedContent::Regular {
+            collection.outputs.push(file.listed(None));
+            continue;
+        }
+        let known = published.get(&file.path).copied();
+        let done = match known {
+            Some(done) => Ok(done),
+            None => publish(around, &file, root).await,
+        };
+        match done {
+            Ok(done) => {
+                collection.outputs.push(file.listed(Some((done.digest, done.size_bytes))));
+                published.insert(file.path, done);
+            }
+            Err(why) => left_behind(&mut collection, spec, file, &why),
+        }
+    }
+    collection
+}
+
+/// It stays in the workspace, which is kept for it.
+fn left_behind(collection: &mut Collection, spec: &JobSpec, file: CollectedFile, why: &str) {
+    let optional = spec.outputs.iter().any(|output| output.optional && output.shown_name() == file.name);
+    let detail = format!("`{}` could not be brought back: {why}", file.path);
+    collection.warnings.push(Warning { pointer: String::new(), detail });
+    if !optional {
+        collection
+            .uncollected
+            .push(UncollectedOutput { name: file.name, why: format!("{}: {why}", file.path) });
+    }
+    if collection.undeclared.iter().all(|left| left.path != file.path) {
+        collection.undeclared.push(UndeclaredFile { path: file.path, size_bytes: file.size_bytes });
+    }
+}
+
+/// Until the server has it. A server that cannot be reached is waited for; one without room for it only so long.
+async fn publish(around: &Surroundings, file: &CollectedFile, root: &OwnedFd) -> Result<Published, String> {
+    let mut pause = Pause::new();
+    let mut no_room_since = None;
+    loop {
+        let open: File = file.open(root.as_fd()).map_err(|error| format!("it cannot be read: {error}"))?;
+        match around.options.channel.publish(open, file.path.as_ref()).await {
+            Ok(published) => return Ok(published),
+            Err(ChannelError::Refused(problem)) if problem.retryable => {
+                let since = *no_room_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > ROOM_PATIENCE {
+                    return Err(problem.detail);
+                }
+            }
+            Err(error) if error.may_repeat() => no_room_since = None,
+            Err(error) => return Err(said(&error)),
+        }
+        pause.wait().await;
+    }
+}

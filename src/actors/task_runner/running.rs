@@ -1,0 +1,172 @@
+//! A task's program by way of its shim: what to launch, and what the shim says of it until the end.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::folder::TaskFolder;
+use super::{Surroundings, pause::Pause};
+use crate::contract::ids::TaskId;
+use crate::contract::protocol::Assignment;
+use crate::contract::quantity::Seconds;
+use crate::contract::spec::Workload;
+use crate::domain::task_run::{Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment};
+use crate::process::{
+    ExitRecord, Launch, NotStarted, ProcessError, ShimEvent, SpoolReader, StopCause, TaskProcess, Wait, sweep,
+};
+
+/// How long one try to kill what a lost shim left may take.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the shim needs to run a task.
+pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &TaskFolder) -> Launch {
+    let spec = &assignment.spec;
+    let workspace = folder.root(spec);
+    let place = TaskPlace {
+        job_id: assignment.job_id,
+        task_id: assignment.task_id,
+        attempt: assignment.attempt,
+        workspace: &workspace,
+        tmp: &folder.tmp(),
+        stop_file: &folder.stop_file(),
+    };
+    let env = environment(spec, around.options.host_environment.iter().cloned(), place);
+    let cwd = match &spec.workload {
+        Workload::Command(command) => command.cwd.clone().unwrap_or_default().into(),
+        Workload::Function(_) => PathBuf::new(),
+    };
+    Launch {
+        task_id: assignment.task_id,
+        task_folder: folder.path().to_owned(),
+        workspace,
+        cwd,
+        // The server offers no workload that this build does not run; an empty argv is refused by the shim.
+        argv: command_line(spec, around.bash.as_deref()).unwrap_or_default(),
+        env: env.into_iter().collect(),
+        stop_signal: spec.stop_signal,
+        grace: spec.grace_s.duration(),
+        timeout: spec.timeout_s.map(Seconds::duration),
+        orphan_timeout: around.options.orphan_timeout,
+    }
+}
+
+/// Tells what a task's process does until its end, and passes stop orders on to it.
+pub(super) async fn watch(
+    process: impl Future<Output = Result<TaskProcess, ProcessError>>,
+    folder: &TaskFolder,
+    mut stops: mpsc::UnboundedReceiver<bool>,
+    mut tell: impl FnMut(Event),
+) {
+    let mut process = match process.await {
+        Ok(process) => process,
+        Err(error) => return tell(Event::LaunchFailed { detail: said(&error) }),
+    };
+    loop {
+        let event = tokio::select! {
+            event = process.recv() => event,
+            Some(now) = stops.recv() => {
+                // A shim that does not hear it is gone, which the next event says.
+                if let Err(error) = process.stop(now).await {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a stop order did not arrive");
+                }
+                continue;
+            }
+        };
+        match event {
+            Some(ShimEvent::Started { .. }) => tell(Event::Launched),
+            Some(ShimEvent::Logged { through_n }) => tell(Event::Logged { through_n }),
+            Some(ShimEvent::Ended(record)) => return tell(Event::Ended(facts(*record))),
+            Some(ShimEvent::ShimLost) | None => return tell(lost(process.task_id(), folder).await),
+        }
+    }
+}
+
+/// The shim is gone: it may have written down the end; else what it left is killed, however long that takes, since
+/// a task has not ended before its tree is gone.
+pub(super) async fn lost(task_id: TaskId, folder: &TaskFolder) -> Event {
+    let mut pause = Pause::new();
+    loop {
+        match ExitRecord::read(folder.path()) {
+            Ok(Some(record)) => return Event::Ended(facts(record)),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%task_id, error = &error as &dyn std::error::Error, "an exit record is lost")
+            }
+        }
+        match tokio::task::spawn_blocking(move || sweep(&[task_id], SWEEP_PATIENCE)).await {
+            Ok(Ok(killed)) => {
+                tracing::warn!(%task_id, killed, "a shim was lost; what it left was killed");
+                return Event::ShimLost { last_n: last_n(folder) };
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%task_id, error = &error as &dyn std::error::Error, "what a lost shim left is still there");
+            }
+            Err(error) => tracing::error!(%task_id, %error, "the sweep was cut short"),
+        }
+        pause.wait().await;
+    }
+}
+
+/// Number of the last whole record in the spool.
+pub(super) fn last_n(folder: &TaskFolder) -> u64 {
+    let mut spool = SpoolReader::open(folder.path());
+    if let Err(error) = spool.seek_after(u64::MAX) {
+        tracing::warn!(error = &error as &dyn std::error::Error, "a spool can be read only in part");
+    }
+    spool.next_n() - 1
+}
+
+/// The shim's record in the words of the decision.
+pub(super) fn facts(record: ExitRecord) -> ExitFacts {
+    let ran = !matches!(record.wait, Wait::NotStarted { .. });
+    let exit = match record.wait {
+        Wait::Exited { code } => Exit::Exited { code },
+        Wait::Signalled { name, .. } => Exit::Signalled { signal: name },
+        Wait::NotStarted { kind: kind @ (NotStarted::NotFound | NotStarted::NotExecutable), detail } => {
+            Exit::NotFound { code: kind.exit_code(), detail }
+        }
+        Wait::NotStarted { kind: NotStarted::BadCwd | NotStarted::SpawnFailed, detail } => {
+            Exit::NotPrepared { detail, disk_full: false }
+        }
+    };
+    let stop = record.stop.map(|stop| match stop.cause {
+        StopCause::Requested => StopSent::Order,
+        StopCause::Timeout => StopSent::Timeout,
+        StopCause::Orphaned => StopSent::Orphaned,
+    });
+    let millis = u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX);
+    ExitFacts {
+        exit,
+        stop,
+        duration: ran.then(|| Seconds::from_millis(millis)),
+        peak_memory_bytes: record.peak_memory_bytes,
+        last_n: record.last_n,
+    }
+}
+
+/// An error and its causes in one line.
+pub(super) fn said(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(": ");
+        line.push_str(&error.to_string());
+        cause = error.source();
+    }
+    line
+}
+
+/// Where a program lies in this environment's `PATH`.
+pub(super) fn find_in_path(program: &str, environment: &[(OsString, OsString)]) -> Option<PathBuf> {
+    let (_, path) = environment.iter().find(|(name, _)| name == "PATH")?;
+    std::env::split_paths(path)
+        .map(|folder| folder.join(program))
+        .find(|place: &PathBuf| is_executable(place))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}

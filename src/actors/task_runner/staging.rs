@@ -1,0 +1,161 @@
+//! Brings source and inputs into a task's workspace.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Surroundings;
+use super::folder::{TaskFolder, real_folder};
+use super::pause::Pause;
+use super::running::said;
+use crate::artifacts::{RelativePath, Snapshot, UnpackError, open_folder, place_input};
+use crate::client::worker_channel::ChannelError;
+use crate::contract::artifact::Digest;
+use crate::contract::end::EndReason;
+use crate::contract::protocol::Assignment;
+use crate::contract::spec::{InputMode, InputOrigin, JobSpec};
+use crate::domain::task_run::Event;
+
+/// One thing to bring.
+struct Piece {
+    /// What people know it as.
+    shown: String,
+    artifact: Option<Digest>,
+    path: String,
+    unpack: bool,
+    mode: InputMode,
+}
+
+struct Failure {
+    reason: EndReason,
+    detail: String,
+}
+
+/// Brings everything, or says what could not be brought. Ends early, at the next opportunity, when `stopped`'s
+/// other end is dropped.
+pub(super) async fn stage(
+    around: Arc<Surroundings>,
+    assignment: Assignment,
+    folder: TaskFolder,
+    mut stopped: oneshot::Receiver<()>,
+) -> Event {
+    match bring_all(&around, &assignment, &folder, &mut stopped).await {
+        Ok(()) => Event::Staged,
+        Err(Failure { reason, detail }) => Event::StageFailed { reason, detail },
+    }
+}
+
+async fn bring_all(
+    around: &Surroundings,
+    assignment: &Assignment,
+    folder: &TaskFolder,
+    stopped: &mut oneshot::Receiver<()>,
+) -> Result<(), Failure> {
+    let spec = &assignment.spec;
+    let root = folder.root(spec);
+    let scratch = folder.tmp().join("input");
+    for piece in pieces(spec) {
+        let artifact = tokio::select! {
+            fetched = fetch(around, &piece, &scratch) => fetched?,
+            _ = &mut *stopped => return Err(stopped_early()),
+        };
+        let (root, scratch) = (root.clone(), scratch.clone());
+        off_thread(move || place(&piece, &artifact, &root, &scratch)).await?;
+        // Only an error or a dropped sender mean anything.
+        if !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
+            return Err(stopped_early());
+        }
+    }
+    if real_folder(spec).is_some() {
+        return Ok(());
+    }
+    let folder = folder.clone();
+    off_thread(move || {
+        let listed = open_folder(&root).and_then(|root| Snapshot::take(root.as_fd()));
+        listed.and_then(|before| folder.remember(&before)).map_err(|error| Failure {
+            reason: reason_of(&error),
+            detail: format!("cannot list the workspace: {error}"),
+        })
+    })
+    .await
+}
+
+/// The source first: inputs may lie in its folders.
+fn pieces(spec: &JobSpec) -> impl Iterator<Item = Piece> {
+    let source = spec.source.map(|digest| Piece {
+        shown: "the source".to_owned(),
+        artifact: Some(digest),
+        path: String::new(),
+        unpack: true,
+        mode: InputMode::Rw,
+    });
+    let inputs = spec.inputs.iter().map(|input| Piece {
+        shown: format!("input `{}`", input.path),
+        artifact: match input.origin {
+            InputOrigin::Artifact(digest) => Some(digest),
+            InputOrigin::From(_) => None,
+        },
+        path: input.path.clone(),
+        unpack: input.unpack,
+        mode: input.mode,
+    });
+    source.into_iter().chain(inputs)
+}
+
+async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<File, Failure> {
+    let unavailable = |reason, why: &str| Failure { reason, detail: format!("{}: {why}", piece.shown) };
+    let Some(digest) = piece.artifact else {
+        return Err(unavailable(EndReason::InputUnavailable, "the output it comes from was not resolved"));
+    };
+    let mut pause = Pause::new();
+    loop {
+        match around.options.channel.fetch(digest, scratch).await {
+            Ok(file) => return Ok(file),
+            Err(error) if error.may_repeat() => pause.wait().await,
+            Err(ChannelError::LocalFile { source, path, .. }) => {
+                let reason = reason_of(&source);
+                return Err(unavailable(reason, &format!("{}: {source}", path.display())));
+            }
+            Err(error) => return Err(unavailable(EndReason::InputUnavailable, &said(&error))),
+        }
+    }
+}
+
+fn place(piece: &Piece, artifact: &File, root: &PathBuf, scratch: &Path) -> Result<(), Failure> {
+    let failed = |reason, why: String| Failure { reason, detail: format!("{}: {why}", piece.shown) };
+    let path = RelativePath::new(&piece.path)
+        .map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
+    let workspace = open_folder(root).map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
+    place_input(artifact, workspace.as_fd(), &path, piece.mode, piece.unpack).map_err(|error| {
+        let reason = match &error {
+            UnpackError::StorageFull { .. } => EndReason::DiskFull,
+            UnpackError::Io { .. } => EndReason::PrepareFailed,
+            _ => EndReason::InputUnavailable,
+        };
+        failed(reason, said(&error))
+    })?;
+    // It is there only when the bytes came over a network, and then goes with the task's folder at the latest.
+    let _ = std::fs::remove_file(scratch);
+    Ok(())
+}
+
+async fn off_thread(work: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Result<(), Failure> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(gone) => Err(Failure { reason: EndReason::Internal, detail: gone.to_string() }),
+    }
+}
+
+fn reason_of(error: &std::io::Error) -> EndReason {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => EndReason::DiskFull,
+        _ => EndReason::PrepareFailed,
+    }
+}
+
+fn stopped_early() -> Failure {
+    Failure { reason: EndReason::Cancelled, detail: "stopped while its inputs were brought".to_owned() }
+}

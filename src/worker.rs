@@ -1,0 +1,420 @@
+//! A worker's edge: who it is, its session, the acquire loop and the heartbeat. What becomes of the tasks is the
+//! [`TaskRunner`]'s. The same for the worker inside a daemon and for one far away; only the [`WorkerChannel`]
+//! differs.
+//!
+//! Threads: one with an actor system for the task runner and the acquire loop, one for the heartbeat.
+
+mod heartbeat;
+mod identity;
+pub mod in_process;
+mod machine;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use actix::Addr;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::actors::messages::task_runner::{AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned};
+use crate::actors::task_runner::{
+    HeldTasks, KeptWorkspaces, Pause, RecoverError, TaskRunner, TaskRunnerOptions,
+};
+use crate::client::worker_channel::{ChannelError, Session, SessionEnd, WorkerChannel};
+use crate::contract::protocol::{AcquireRequest, Identity, Orders, RegisterRequest, ResumeRequest, Timing};
+use crate::contract::quantity::{Cpus, Seconds};
+use crate::contract::worker::{Capabilities, WorkerKind};
+use crate::process::{ProcessError, ShimPool};
+
+use heartbeat::Heartbeat;
+pub use identity::FolderError;
+use identity::WorkerFolder;
+
+/// How long an acquire parks; the server's limit is 60 s.
+const ACQUIRE_PARK: Seconds = Seconds::new(45);
+const TASKS_PER_ACQUIRE: u32 = 256;
+/// Shims kept for the next task; more than this many tasks at once start fresh ones.
+const IDLE_SHIMS: usize = 16;
+/// Shims made before the first task asks for one.
+const WARM_SHIMS: usize = 2;
+
+/// How a worker is to be.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// Its folder: identity, shims, tasks, kept workspaces. Made when absent (0700).
+    pub folder: PathBuf,
+    /// What people call it.
+    pub name: String,
+    /// Whether it is the daemon's own.
+    pub kind: WorkerKind,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Cores it offers; `None` = those it may use.
+    pub cpus: Option<Cpus>,
+    /// Memory it offers, in bytes; `None` = what there is.
+    pub memory_bytes: Option<u64>,
+    /// What shims are made from; `None` = this program, which then calls `process::run_if_shim` first.
+    pub shim_binary: Option<PathBuf>,
+    /// How long a task may go on while no worker is there.
+    pub orphan_timeout: Duration,
+}
+
+impl WorkerOptions {
+    /// With the machine's own limits.
+    pub fn new(folder: impl Into<PathBuf>, name: impl Into<String>, kind: WorkerKind) -> Self {
+        Self {
+            folder: folder.into(),
+            name: name.into(),
+            kind,
+            labels: BTreeMap::new(),
+            cpus: None,
+            memory_bytes: None,
+            shim_binary: None,
+            orphan_timeout: Duration::from_secs(86_400),
+        }
+    }
+}
+
+/// Why a worker cannot start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// Its folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// What it wants to know of its machine.
+    #[error("cannot find out about this machine")]
+    Machine(#[source] io::Error),
+    /// A thread of it.
+    #[error("cannot start the worker's threads")]
+    Thread(#[source] io::Error),
+    /// Its shims.
+    #[error("cannot have shims")]
+    Shims(#[source] ProcessError),
+    /// What an earlier start left.
+    #[error("cannot go on with the tasks of an earlier start")]
+    Recover(#[from] RecoverError),
+    /// The server does not take it.
+    #[error("the server does not accept this worker")]
+    NotAccepted(#[source] ChannelError),
+    /// Its thread ended without a word.
+    #[error("the worker's thread ended unexpectedly")]
+    Gone,
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerEnd {
+    /// It was told to stop; its running tasks go on for the next start.
+    Stopped,
+    /// The server ended its session. When it was revoked, its tasks were killed first.
+    SessionOver(SessionEnd),
+}
+
+/// What a worker that is told to stop says to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farewell {
+    /// Nothing: it comes back, and answers for its running tasks then.
+    Silent,
+    /// That it leaves for good, if it holds no task.
+    IfIdle,
+}
+
+/// A worker; see [`Worker::start`].
+#[derive(Debug)]
+pub struct Worker;
+
+/// A running worker. Dropping it stops it and leaves its tasks running.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    stop: watch::Sender<Option<Farewell>>,
+    ended: watch::Receiver<bool>,
+    thread: JoinHandle<Result<WorkerEnd, WorkerError>>,
+    kept: KeptWorkspaces,
+}
+
+impl Worker {
+    /// Starts a worker on threads of its own. Tasks of an earlier start go on at once; the session is taken up, or
+    /// made, as soon as the server answers.
+    pub fn start(
+        options: WorkerOptions,
+        channel: Arc<dyn WorkerChannel>,
+    ) -> Result<WorkerHandle, WorkerError> {
+        let folder = WorkerFolder::open(&options.folder)?;
+        let (incarnation, session) = folder.begin_incarnation()?;
+        let identity = Identity {
+            machine_id: machine::machine_id(folder.path()).map_err(WorkerError::Machine)?,
+            boot_id: machine::boot_id().map_err(WorkerError::Machine)?,
+            incarnation,
+        };
+        let capabilities = machine::capabilities(options.cpus, options.memory_bytes, options.labels.clone());
+        let kept = KeptWorkspaces::new(folder.path().join("kept"));
+        let (stop, stopped) = watch::channel(None);
+        let (end, ended) = watch::channel(false);
+        let life = Life { options, folder, identity, capabilities: Arc::new(capabilities), channel, stopped };
+        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            let outcome = actix_rt::System::new().block_on(life.live(session));
+            if let Err(error) = &outcome {
+                tracing::error!(error = error as &dyn std::error::Error, "the worker ended");
+            }
+            // The handle may be gone.
+            let _ = end.send(true);
+            outcome
+        });
+        Ok(WorkerHandle { stop, ended, thread: thread.map_err(WorkerError::Thread)?, kept })
+    }
+}
+
+impl WorkerHandle {
+    /// The workspaces it keeps, for whoever hands their files out.
+    pub fn kept(&self) -> KeptWorkspaces {
+        self.kept.clone()
+    }
+
+    /// Returns when it has ended, by itself or because it was told to.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut ended = self.ended.clone();
+        async move {
+            // The sender's end is an end too.
+            let _ = ended.wait_for(|ended| *ended).await;
+        }
+    }
+
+    /// Stops it, without stopping its running tasks, and waits for its thread.
+    pub fn stop(self, farewell: Farewell) -> Result<WorkerEnd, WorkerError> {
+        let _ = self.stop.send(Some(farewell));
+        self.thread.join().map_err(|_| WorkerError::Gone)?
+    }
+}
+
+/// One start of a worker, from its thread's beginning to its end.
+struct Life {
+    options: WorkerOptions,
+    folder: WorkerFolder,
+    identity: Identity,
+    capabilities: Arc<Capabilities>,
+    channel: Arc<dyn WorkerChannel>,
+    stopped: watch::Receiver<Option<Farewell>>,
+}
+
+impl Life {
+    async fn live(self, session: Option<Session>) -> Result<WorkerEnd, WorkerError> {
+        let shims = self.shims().map_err(WorkerError::Shims)?;
+        let (session_over, mut over) = mpsc::unbounded_channel();
+        let runner = TaskRunner::recover(TaskRunnerOptions {
+            folder: self.folder.path().to_owned(),
+            boot_id: self.identity.boot_id.clone(),
+            channel: Arc::clone(&self.channel),
+            shims: shims.clone(),
+            capabilities: Arc::clone(&self.capabilities),
+            host_environment: std::env::vars_os().collect(),
+            orphan_timeout: self.options.orphan_timeout,
+            session_over: session_over.clone(),
+        })
+        .await?;
+        let held = runner.held();
+        let runner = runner.go();
+        let Some(timing) = self.open_session(session, &held, &runner).await? else {
+            return Ok(WorkerEnd::Stopped);
+        };
+        runner.do_send(SessionOpened);
+        // Only a head start: a launch that finds none makes its own.
+        if let Err(error) = shims.prewarm(WARM_SHIMS) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "no shim could be made ahead");
+        }
+        let (stop_heartbeat, heartbeat_stopped) = watch::channel(false);
+        let heartbeat = Heartbeat {
+            channel: Arc::clone(&self.channel),
+            held: held.clone(),
+            incarnation: self.identity.incarnation,
+            every: timing.heartbeat_s,
+            orders: runner.clone().recipient(),
+            session_over,
+        };
+        let heartbeat = heartbeat.start(heartbeat_stopped).map_err(WorkerError::Thread)?;
+        let end = tokio::select! {
+            farewell = self.stop_ordered() => self.leave(farewell, &held).await,
+            Some(end) = over.recv() => self.session_over(end, &runner).await?,
+            end = self.acquire(&held, &runner) => self.session_over(end, &runner).await?,
+        };
+        let _ = stop_heartbeat.send(true);
+        drop(tokio::task::spawn_blocking(|| heartbeat.join()).await);
+        Ok(end)
+    }
+
+    fn shims(&self) -> Result<ShimPool, ProcessError> {
+        let folder: &Path = self.folder.path();
+        match &self.options.shim_binary {
+            Some(binary) => ShimPool::with_binary(folder, IDLE_SHIMS, binary),
+            None => ShimPool::new(folder, IDLE_SHIMS),
+        }
+    }
+
+    async fn stop_ordered(&self) -> Farewell {
+        let mut stopped = self.stopped.clone();
+        match stopped.wait_for(Option::is_some).await.map(|farewell| *farewell) {
+            Ok(Some(farewell)) => farewell,
+            // The handle was dropped.
+            Ok(None) | Err(_) => Farewell::Silent,
+        }
+    }
+
+    /// Takes the session up again, or makes one; `None` = it was told to stop before the server answered.
+    async fn open_session(
+        &self,
+        session: Option<Session>,
+        held: &HeldTasks,
+        runner: &Addr<TaskRunner>,
+    ) -> Result<Option<Timing>, WorkerError> {
+        let opening = async {
+            if let Some(session) = session {
+                match self.resume(session, held, runner).await {
+                    // The daemon's own worker, and a database that does not know it: both are the daemon's.
+                    Err(WorkerError::NotAccepted(ChannelError::SessionOver(SessionEnd::Revoked)))
+                        if self.options.kind == WorkerKind::Local => {}
+                    resumed => return resumed,
+                }
+            }
+            self.register().await
+        };
+        tokio::select! {
+            opened = opening => opened.map(Some),
+            _ = self.stop_ordered() => Ok(None),
+        }
+    }
+
+    async fn resume(
+        &self,
+        session: Session,
+        held: &HeldTasks,
+        runner: &Addr<TaskRunner>,
+    ) -> Result<Timing, WorkerError> {
+        let worker_id = session.worker_id;
+        self.channel.speak_as(session);
+        let resumed = until_answered("resume", || {
+            self.channel.resume(ResumeRequest {
+                worker_id,
+                identity: self.identity.clone(),
+                capabilities: (*self.capabilities).clone(),
+                tasks: held.list(),
+            })
+        });
+        match resumed.await {
+            Ok(answer) => {
+                pass_on(answer.orders, runner);
+                Ok(answer.timing)
+            }
+            Err(error) => {
+                if let ChannelError::SessionOver(end) = &error {
+                    self.session_over(*end, runner).await?;
+                }
+                Err(WorkerError::NotAccepted(error))
+            }
+        }
+    }
+
+    async fn register(&self) -> Result<Timing, WorkerError> {
+        let registered = until_answered("register", || {
+            self.channel.register(RegisterRequest {
+                name: self.options.name.clone(),
+                identity: self.identity.clone(),
+                capabilities: (*self.capabilities).clone(),
+                kind: self.options.kind,
+            })
+        });
+        let answer = registered.await.map_err(WorkerError::NotAccepted)?;
+        let session = Session { worker_id: answer.worker_id, token: answer.session_token };
+        self.folder.remember(Some(&session))?;
+        self.channel.speak_as(session);
+        Ok(answer.timing)
+    }
+
+    /// Asks for tasks, one long poll after the other, until the session ends.
+    async fn acquire(&self, held: &HeldTasks, runner: &Addr<TaskRunner>) -> SessionEnd {
+        let mut pause = Pause::new();
+        loop {
+            let answer = self.channel.acquire(AcquireRequest {
+                wait_s: ACQUIRE_PARK,
+                free: held.free(&self.capabilities),
+                max_tasks: TASKS_PER_ACQUIRE,
+                have: held.list_for_acquire(),
+            });
+            match answer.await {
+                Ok(answer) => {
+                    pause = Pause::new();
+                    if !answer.assignments.is_empty() {
+                        // Awaited, so that the next poll already says that it has them.
+                        let _ = runner.send(TasksAssigned { assignments: answer.assignments }).await;
+                    }
+                    pass_on(answer.orders, runner);
+                }
+                Err(ChannelError::SessionOver(end)) => return end,
+                Err(error) => {
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "asking for tasks brought no answer"
+                    );
+                    pause.wait().await;
+                }
+            }
+        }
+    }
+
+    /// Revoked: no process of any task is left afterwards. Otherwise the tasks are somebody else's now.
+    async fn session_over(
+        &self,
+        end: SessionEnd,
+        runner: &Addr<TaskRunner>,
+    ) -> Result<WorkerEnd, WorkerError> {
+        tracing::warn!(%end, "the session is over");
+        if end == SessionEnd::Revoked {
+            let (reply, gone) = oneshot::channel();
+            runner.do_send(AbandonTasks { reply });
+            let _ = gone.await;
+            self.folder.remember(None)?;
+        }
+        Ok(WorkerEnd::SessionOver(end))
+    }
+
+    async fn leave(&self, farewell: Farewell, held: &HeldTasks) -> WorkerEnd {
+        if farewell == Farewell::IfIdle && held.list().is_empty() {
+            let left = tokio::time::timeout(Duration::from_secs(5), self.channel.deregister()).await;
+            let forgotten = left.is_ok_and(|left| left.is_ok()).then(|| self.folder.remember(None));
+            if let Some(Err(error)) = forgotten {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the identity stays although it is over"
+                );
+            }
+        }
+        WorkerEnd::Stopped
+    }
+}
+
+fn pass_on(orders: Orders, runner: &Addr<TaskRunner>) {
+    if orders != Orders::default() {
+        runner.do_send(OrdersReceived { orders });
+    }
+}
+
+/// Repeats a call until the server says yes or no.
+async fn until_answered<A, F>(call: &'static str, mut ask: impl FnMut() -> F) -> Result<A, ChannelError>
+where
+    F: Future<Output = Result<A, ChannelError>>,
+{
+    let mut pause = Pause::new();
+    loop {
+        match ask().await {
+            Err(error) if error.may_repeat() => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "no answer to {call}, trying again"
+                );
+            }
+            answered => return answered,
+        }
+        pause.wait().await;
+    }
+}
