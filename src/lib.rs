@@ -20,3 +20,4 @@ pub mod actors;
 pub mod config;
 
 pub mod http;
+pub mod worker;

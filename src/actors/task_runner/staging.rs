@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -124,7 +124,7 @@ async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<F
     }
 }
 
-fn place(piece: &Piece, artifact: &File, root: &PathBuf, scratch: &Path) -> Result<(), Failure> {
+fn place(piece: &Piece, artifact: &File, root: &Path, scratch: &Path) -> Result<(), Failure> {
     let failed = |reason, why: String| Failure { reason, detail: format!("{}: {why}", piece.shown) };
     let path = RelativePath::new(&piece.path)
         .map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
