@@ -31,6 +31,11 @@ impl DurabilityMark {
 }
 
 impl Durability {
+    /// To follow every commit.
+    pub fn watch(&self) -> watch::Receiver<Seq> {
+        self.reached.clone()
+    }
+
     /// Waits until everything up to `seq` is on disk. Never returns once the journal has failed: what was not
     /// made durable must not be spoken of.
     pub async fn reached(mut self, seq: Seq) {

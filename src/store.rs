@@ -34,6 +34,11 @@ use lock::StateLock;
 use pool::Pool;
 use space::Ballast;
 
+/// The schema this build reads and writes: its newest migration's number.
+pub fn schema_version() -> Result<String, StoreError> {
+    migrations::newest_known()
+}
+
 /// The term of the only daemon that can lead on SQLite.
 pub const ONLY_TERM: u64 = 1;
 

@@ -12,6 +12,7 @@ mod writer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use tokio::sync::{oneshot, watch};
@@ -35,6 +36,7 @@ struct Inner {
     shared: Arc<Shared>,
     reads: LogReads,
     thread: Option<JoinHandle<()>>,
+    taken_bytes: AtomicU64,
     _lock: Arc<StateLock>,
 }
 
@@ -72,7 +74,7 @@ impl LogStore {
             .spawn(move || writer.run())
             .map_err(|source| StoreError::Thread { name: THREAD, source })?;
         let reads = LogReads::new(path);
-        Ok(Self { inner: Arc::new(Inner { shared, reads, thread: Some(thread), _lock: lock }) })
+        Ok(Self { inner: Arc::new(Inner { shared, reads, thread: Some(thread), taken_bytes: AtomicU64::new(0), _lock: lock }) })
     }
 
     /// Stores the records `first_n`, `first_n + 1`, … of a task. Answered once they are on disk with the number the
@@ -85,9 +87,16 @@ impl LogStore {
         first_n: u64,
         records: Vec<LogRecord>,
     ) -> oneshot::Receiver<u64> {
+        let bytes: usize = records.iter().map(|record| record.text.len()).sum();
+        self.inner.taken_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         self.order(Order::Append { job_id, task_id, first_n, records, reply });
         answer
+    }
+
+    /// Bytes of text that were given to it since it was opened, repeats included.
+    pub fn taken_bytes(&self) -> u64 {
+        self.inner.taken_bytes.load(Ordering::Relaxed)
     }
 
     /// Reads lines that are on disk. Blocks.

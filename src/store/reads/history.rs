@@ -43,6 +43,18 @@ impl Reads {
         rows.into_iter().map(|(row, standing)| read_task(row, standing)).collect()
     }
 
+    /// What never changes about a task.
+    pub fn task_record(&self, task: TaskId) -> Result<Option<TaskRecord>, StoreError> {
+        let row: Option<TaskRow> = self.pool.query("a task", |connection| {
+            tasks::table
+                .filter(tasks::id.eq(task.to_bytes()))
+                .select(TaskRow::as_select())
+                .first(connection)
+                .optional()
+        })?;
+        row.map(TaskRow::read).transpose()
+    }
+
     /// A task that has ended, for a repeat of its finish; `None` = no such task, or not ended.
     pub fn task_finish(&self, task: TaskId) -> Result<Option<TaskFinish>, StoreError> {
         let row: Option<(TaskRow, TaskStandingRow, String)> =

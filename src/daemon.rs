@@ -1,0 +1,135 @@
+//! Floor 6: the daemon. Puts everything together: the store first, then the mailboxes, then the actors, then
+//! HTTP, then the worker of this host; and takes it apart in the opposite order.
+//!
+//! Start-up after a crash and after a clean stop is the same path: what the store remembers is what there is.
+
+mod error;
+mod house;
+mod ports;
+mod stop;
+mod storage_watch;
+mod tokens;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use actix_rt::System;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+pub use self::error::DaemonError;
+use self::house::House;
+use self::stop::{StopCause, wait_for_stop};
+use crate::actors::messages::front_desk::PrepareStop;
+use crate::artifacts::{self, ArtifactStore};
+use crate::config::DaemonOptions;
+use crate::contract::server::StopRequest;
+use crate::contract::worker::WorkerKind;
+use crate::http;
+use crate::store::Store;
+use crate::worker::in_process::InProcessChannel;
+use crate::worker::{Farewell, Worker, WorkerHandle, WorkerOptions};
+
+/// Runs a daemon until it is told to stop. Blocks; call it from a thread without a runtime.
+pub fn run(options: DaemonOptions) -> Result<(), DaemonError> {
+    System::new().block_on(live(options))
+}
+
+async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
+    let settings = &options.settings;
+    settings.places.make()?;
+    let store = Store::open(&settings.places.state)?;
+    let limits =
+        artifacts::Limits { max_artifact_bytes: settings.max_artifact_bytes, ..artifacts::Limits::default() };
+    let artifacts = ArtifactStore::open(&settings.places.state.join("artifacts"), limits)?;
+    let logs = store.logs()?;
+    let house = House::open(&store, settings)?;
+    if options.write_tokens {
+        tokens::provide(&settings.places, &house).await?;
+    }
+
+    let (stop_sender, mut stop_requests) = mpsc::unbounded_channel::<StopRequest>();
+    let worker = options.with_worker.then(|| start_worker(&options, &house, &logs, &artifacts)).transpose()?;
+    let state = ports::edge_state(ports::Parts {
+        house: &house,
+        logs: &logs,
+        artifacts: &artifacts,
+        kept: worker.as_ref().map(WorkerHandle::kept),
+        stop: Arc::new(move |request| drop(stop_sender.send(request))),
+    })?;
+    let serving = http::serve(
+        http::ServeOptions {
+            unix_socket: Some(options.unix_socket.clone()),
+            tcp: options.tcp,
+            threads: settings.http_threads,
+        },
+        Arc::new(state),
+    )?;
+    storage_watch::start(store.ballast(), settings.min_free_bytes, house.desk.clone().recipient());
+    info!(
+        socket = %options.unix_socket.display(),
+        tcp = serving.tcp.map(|address| address.to_string()),
+        state = %settings.places.state.display(),
+        "ready"
+    );
+    if let Some(readiness) = options.readiness.take()
+        && let Err(error) = readiness.announce()
+    {
+        warn!(%error, "whoever started this daemon could not be told that it is ready");
+    }
+
+    let idle_exit = options.on_demand.then(|| options.settings.idle_exit_s.duration());
+    let cause = wait_for_stop(&mut stop_requests, &house, idle_exit).await;
+    info!(?cause, "stopping");
+    let cancel_running = matches!(cause, StopCause::Asked(StopRequest { cancel_running: true, .. }));
+    prepare_stop(&house, cancel_running).await;
+    if let Some(worker) = worker {
+        // Its thread needs this one for the last answers, so it is waited for elsewhere.
+        let stopped = tokio::task::spawn_blocking(move || worker.stop(Farewell::Silent)).await;
+        if let Ok(Err(error)) = stopped {
+            warn!(error = &error as &dyn std::error::Error, "the worker did not stop cleanly");
+        }
+    }
+    serving.stop().await;
+    house.durability.clone().reached(house.journal.newest()).await;
+    info!("stopped");
+    Ok(())
+}
+
+/// Nothing new from now on; with `cancel_running`, waits until nothing runs.
+async fn prepare_stop(house: &House, cancel_running: bool) {
+    let (reply, prepared) = tokio::sync::oneshot::channel();
+    house.desk.do_send(PrepareStop { cancel_running, reply });
+    if tokio::time::timeout(stop::LONGEST_DRAIN, prepared).await.is_err() {
+        warn!("some tasks did not stop in time; they are left to their shims, and adopted at the next start");
+    }
+}
+
+fn start_worker(
+    options: &DaemonOptions,
+    house: &House,
+    logs: &crate::store::LogStore,
+    artifacts: &ArtifactStore,
+) -> Result<WorkerHandle, DaemonError> {
+    let channel = InProcessChannel::new(ports::worker_desk(&house.desk), logs.clone(), artifacts.clone());
+    let folder = options.settings.places.state.join("worker");
+    let mut worker = WorkerOptions::new(folder, ports::host_name(), WorkerKind::Local);
+    worker.cpus = options.settings.worker_cpus_millis.map(crate::contract::quantity::Cpus::from_millis);
+    Ok(Worker::start(worker, Arc::new(channel))?)
+}
+
+/// Counts what the daemon does, for `/metrics`.
+#[derive(Debug, Default)]
+pub struct Counters {
+    commits: AtomicU64,
+}
+
+impl Counters {
+    fn committed(&self) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,21 @@
+//! The daemon's and the worker's own log: lines on standard error, by `GPULAYER_LOG` (default `info`).
+//! Nothing leaves the machine.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+/// The variable with the filter, in `tracing-subscriber`'s syntax.
+pub const LOG_VARIABLE: &str = "GPULAYER_LOG";
+
+/// Starts logging. A second call changes nothing.
+pub fn init() {
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .try_init();
+    // Already there: whoever came first keeps it.
+    drop(started);
+}
