@@ -31,6 +31,7 @@ const FLOORS: &[(u8, &[&str])] = &[
 const SAME_FLOOR: &[(&str, &str)] = &[
     ("journal", "store"),      // hands its batches to the writer
     ("durability", "journal"), // numbers of batches
+    ("process", "clock"),      // stamps log records
 ];
 
 /// Which modules may name a crate, or a part of one. The longest prefix that fits decides.
