@@ -49,13 +49,17 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     }
 
     let (stop_sender, mut stop_requests) = mpsc::unbounded_channel::<StopRequest>();
-    let worker = options.with_worker.then(|| start_worker(&options, &house, &logs, &artifacts)).transpose()?;
+    let worker =
+        options.with_worker.then(|| start_worker(&options, &house, &logs, &artifacts)).transpose()?;
     let state = ports::edge_state(ports::Parts {
         house: &house,
         logs: &logs,
         artifacts: &artifacts,
         kept: worker.as_ref().map(WorkerHandle::kept),
-        stop: Arc::new(move |request| drop(stop_sender.send(request))),
+        stop: Arc::new(move |request| {
+            // A daemon that is leaving already needs no second reason.
+            let _ = stop_sender.send(request);
+        }),
     })?;
     let serving = http::serve(
         http::ServeOptions {

@@ -17,7 +17,9 @@ pub mod store;
 
 pub mod actors;
 
-pub mod config;
-
 pub mod http;
 pub mod worker;
+
+pub mod config;
+pub mod daemon;
+pub mod telemetry;

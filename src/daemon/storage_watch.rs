@@ -20,7 +20,10 @@ pub(super) fn start(ballast: Arc<Ballast>, min_free_bytes: u64, desk: Recipient<
             if level.full != full {
                 full = level.full;
                 if full {
-                    warn!(free_bytes = level.free_bytes, min_free_bytes, "storage full: submissions are refused");
+                    warn!(
+                        free_bytes = level.free_bytes,
+                        min_free_bytes, "storage full: submissions are refused"
+                    );
                 } else {
                     info!(free_bytes = level.free_bytes, "storage has room again");
                 }

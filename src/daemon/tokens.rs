@@ -41,7 +41,8 @@ pub(super) async fn provide(places: &Places, house: &House) -> Result<(), Daemon
 fn write_private(path: &Path, token: &str) -> Result<(), DaemonError> {
     let write = || {
         let beside = path.with_extension("new");
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         writeln!(file, "{token}")?;
         file.sync_all()?;
         std::fs::rename(&beside, path)

@@ -74,7 +74,15 @@ impl LogStore {
             .spawn(move || writer.run())
             .map_err(|source| StoreError::Thread { name: THREAD, source })?;
         let reads = LogReads::new(path);
-        Ok(Self { inner: Arc::new(Inner { shared, reads, thread: Some(thread), taken_bytes: AtomicU64::new(0), _lock: lock }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                shared,
+                reads,
+                thread: Some(thread),
+                taken_bytes: AtomicU64::new(0),
+                _lock: lock,
+            }),
+        })
     }
 
     /// Stores the records `first_n`, `first_n + 1`, … of a task. Answered once they are on disk with the number the

@@ -17,9 +17,8 @@ pub const LOGS: EmbeddedMigrations = embed_migrations!("migrations/logs");
 
 /// The newest migration of the main database that this build knows.
 pub fn newest_known() -> Result<String, StoreError> {
-    let all: Vec<Box<dyn Migration<Sqlite>>> = MAIN
-        .migrations()
-        .map_err(|source| StoreError::Migrate { path: "gpulayer.db".into(), source })?;
+    let all: Vec<Box<dyn Migration<Sqlite>>> =
+        MAIN.migrations().map_err(|source| StoreError::Migrate { path: "gpulayer.db".into(), source })?;
     let newest = all.iter().map(|one| one.name().version()).max();
     Ok(newest.map_or_else(String::new, |version| version.to_string()))
 }
