@@ -11,6 +11,7 @@ pub mod log;
 pub mod problem;
 pub mod protocol;
 pub mod quantity;
+mod schema;
 pub mod server;
 pub mod spec;
 pub mod worker;

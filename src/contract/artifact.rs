@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 
 /// What every artifact address begins with.
 pub const ARTIFACT_PREFIX: &str = "artifact://sha256/";
@@ -84,28 +85,28 @@ impl<'de> Deserialize<'de> for Digest {
 }
 
 /// `POST /v1/artifacts/missing`: which of these does the server not have?
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MissingRequest {
     /// Addresses to look for, at most 10,000.
     pub artifacts: Vec<Digest>,
 }
 
 /// The answer: those that have to be sent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MissingAnswer {
     /// The subset of the question that is absent.
     pub missing: Vec<Digest>,
 }
 
 /// The answer to a part of an upload that is not the last (202), or to a gap (409).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PartialUpload {
     /// Bytes received and durable from the start of the artifact.
     pub received_bytes: u64,
 }
 
 /// One collected file of a task: a regular file by its bytes, or a link by its target.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OutputFile {
     /// The declared output's name it belongs to.
     pub name: String,
@@ -124,7 +125,7 @@ pub struct OutputFile {
 }
 
 /// A file the task wrote that no output declares; kept on the worker until the workspace goes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UndeclaredFile {
     /// Relative to the workspace.
     pub path: String,

@@ -1,13 +1,14 @@
 //! How things end: the closed list of reasons, who owns each, and which state follows from it (SPEC section 2).
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::job::JobState;
 use super::quantity::Seconds;
 use super::worker::TaskState;
 
 /// Who can do something about an end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
     /// The one who submitted.
@@ -23,7 +24,7 @@ pub enum Owner {
 macro_rules! end_reasons {
     ($($name:ident $word:literal $owner:ident $doc:literal),* $(,)?) => {
         /// Why a task or job ended. A closed list.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum EndReason {
             $(#[doc = $doc] #[serde(rename = $word)] $name,)*
@@ -104,7 +105,7 @@ impl EndReason {
 }
 
 /// Every end: of a task, and of the job it settled.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct End {
     /// Why.
     pub reason: EndReason,

@@ -2,11 +2,12 @@
 //! `docs/ERRORS.md` is printed from it.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 macro_rules! error_codes {
     ($($name:ident $word:literal $status:literal $retryable:literal $sentence:literal),* $(,)?) => {
         /// What went wrong, for programs.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         pub enum ErrorCode {
             $(#[doc = $sentence] #[serde(rename = $word)] $name,)*
         }

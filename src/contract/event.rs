@@ -1,6 +1,7 @@
 //! Events: what happened to a job, append-only, numbered `seq` from 1 per job and `position` server-wide.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::ids::{JobId, TaskId};
 use super::quantity::Timestamp;
@@ -8,7 +9,7 @@ use super::quantity::Timestamp;
 macro_rules! event_types {
     ($($name:ident $word:literal $doc:literal),* $(,)?) => {
         /// What an event reports. A closed list.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         pub enum EventType {
             $(#[doc = $doc] #[serde(rename = $word)] $name,)*
         }
@@ -47,7 +48,7 @@ event_types! {
 }
 
 /// One event as a client reads it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// Numbered from 1 per job.
     pub seq: u64,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
@@ -13,7 +14,7 @@ use super::problem::Warning;
 use super::quantity::Timestamp;
 
 /// A job's state (SPEC section 2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// Waits for a place.
@@ -80,7 +81,7 @@ impl JobState {
 }
 
 /// A job as the API shows it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Its id.
     pub id: JobId,
@@ -97,6 +98,7 @@ pub struct Job {
     /// Why it is not placed yet, grouped per worker; only while queued.
     pub queue_reason: Option<String>,
     /// The spec in canonical form (defaults left out).
+    #[schema(value_type = super::spec::JobSpec)]
     pub spec: Arc<RawValue>,
     /// Rises at every requeue of a started job; starts at 1.
     pub attempt: u32,
@@ -137,7 +139,7 @@ pub struct Job {
 }
 
 /// `POST /v1/jobs/{id}/cancel`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CancelRequest {
     /// Without grace.
     #[serde(default)]
@@ -145,14 +147,14 @@ pub struct CancelRequest {
 }
 
 /// `POST /v1/jobs/batch`: the specs as JSON, read by the server's validator.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BatchRequest {
     /// Up to 10,000 specs; all are accepted or none.
     pub jobs: Vec<serde_json::Value>,
 }
 
 /// The answer to a batch.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BatchAnswer {
     /// In the order of the request.
     pub ids: Vec<JobId>,
@@ -162,7 +164,7 @@ pub struct BatchAnswer {
 }
 
 /// A page of a list, newest first.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     /// The entries.
     pub items: Vec<T>,
@@ -171,7 +173,7 @@ pub struct Page<T> {
 }
 
 /// A page of an append-only sequence, oldest first.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Sequence<T> {
     /// The entries.
     pub items: Vec<T>,

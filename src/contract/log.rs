@@ -1,12 +1,13 @@
 //! Log lines: of the program, in the order the worker saw them.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::ids::TaskId;
 use super::quantity::Timestamp;
 
 /// Which pipe a line came through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
     /// Standard output.
@@ -29,7 +30,7 @@ impl Stream {
 }
 
 /// One line as a client reads it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogLine {
     /// Numbered by the server from 1, per job.
     pub seq: u64,
@@ -46,7 +47,7 @@ pub struct LogLine {
 }
 
 /// One record as a worker sends it; numbered `n` from 1 per task by its place in the request.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogRecord {
     /// When the shim read it.
     pub time: Timestamp,

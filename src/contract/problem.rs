@@ -1,12 +1,13 @@
 //! `application/problem+json`: how every refusal looks.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::error_code::ErrorCode;
 use super::server::ProtocolRange;
 
 /// One bad field: where, and what is allowed there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Fault {
     /// JSON pointer into the request body.
     pub pointer: String,
@@ -17,7 +18,7 @@ pub struct Fault {
 }
 
 /// Something noticed that is no fault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Warning {
     /// JSON pointer into the request body; empty when it concerns the whole.
     pub pointer: String,
@@ -26,7 +27,7 @@ pub struct Warning {
 }
 
 /// The body of every error answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// `https://gpulayer.dev/errors/<code>`: a name, never fetched.
     #[serde(rename = "type")]

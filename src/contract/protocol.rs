@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
@@ -22,7 +23,7 @@ pub const PROTOCOL_HEADER: &str = "X-GpuLayer-Protocol";
 pub const PROTOCOL: u32 = 1;
 
 /// Tells a restart from a reboot from a clone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Identity {
     /// Of the machine's installation.
     pub machine_id: String,
@@ -33,7 +34,7 @@ pub struct Identity {
 }
 
 /// `POST /v1/workers/register`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RegisterRequest {
     /// What people call it.
     pub name: String,
@@ -52,7 +53,7 @@ fn remote() -> WorkerKind {
 }
 
 /// The answer: identity and credential (shown once, stored hashed), and the times to keep.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RegisterAnswer {
     /// Its id from now on.
     pub worker_id: WorkerId,
@@ -64,7 +65,7 @@ pub struct RegisterAnswer {
 }
 
 /// Times the server expects a worker to keep.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Timing {
     /// Between heartbeats.
     pub heartbeat_s: Seconds,
@@ -73,7 +74,7 @@ pub struct Timing {
 }
 
 /// A task a worker holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 pub struct Held {
     /// The task.
     pub task_id: TaskId,
@@ -85,7 +86,7 @@ pub struct Held {
 }
 
 /// `POST /v1/worker/resume`: a restarted agent takes its session up again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResumeRequest {
     /// Which worker it was.
     pub worker_id: WorkerId,
@@ -99,7 +100,7 @@ pub struct ResumeRequest {
 }
 
 /// Orders that ride on every answer to a worker.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Orders {
     /// Stop these with their grace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -113,7 +114,7 @@ pub struct Orders {
 }
 
 /// The answer to a resume.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ResumeAnswer {
     /// The times to keep.
     #[serde(flatten)]
@@ -124,7 +125,7 @@ pub struct ResumeAnswer {
 }
 
 /// `POST /v1/worker/heartbeat`: renews the leases of the tasks listed, and only those.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatRequest {
     /// Rises; an older one is ignored.
     pub seq: u64,
@@ -141,7 +142,7 @@ pub struct HeartbeatRequest {
 }
 
 /// The answer to a heartbeat.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatAnswer {
     /// The server's clock, to measure the offset.
     pub server_time: Timestamp,
@@ -151,7 +152,7 @@ pub struct HeartbeatAnswer {
 }
 
 /// What is free on a worker.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Free {
     /// Cores not granted.
     pub cpus: Cpus,
@@ -160,7 +161,7 @@ pub struct Free {
 }
 
 /// `POST /v1/worker/acquire`: long poll for assigned tasks not in `have`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AcquireRequest {
     /// How long to park when there is nothing, ≤ 60.
     pub wait_s: Seconds,
@@ -175,7 +176,7 @@ pub struct AcquireRequest {
 }
 
 /// The answer to an acquire.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AcquireAnswer {
     /// Tasks to start.
     pub assignments: Vec<Assignment>,
@@ -185,7 +186,7 @@ pub struct AcquireAnswer {
 }
 
 /// A task for a worker, with all it needs to run it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Assignment {
     /// The task.
     pub task_id: TaskId,
@@ -196,11 +197,12 @@ pub struct Assignment {
     /// The job's attempt.
     pub attempt: u32,
     /// What to run.
+    #[schema(value_type = JobSpec)]
     pub spec: Arc<JobSpec>,
 }
 
 /// One thing a worker reports of one task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportItem {
     /// The task.
     pub task_id: TaskId,
@@ -212,7 +214,7 @@ pub struct ReportItem {
 }
 
 /// What a worker reports.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Report {
     /// Sent on receipt; nothing executes before its answer.
@@ -232,7 +234,7 @@ pub enum Report {
 }
 
 /// How a task ended on its worker.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Finish {
     /// Reason and facts as the worker saw them.
     pub end: End,
@@ -254,7 +256,7 @@ pub struct Finish {
 }
 
 /// `POST /v1/worker/report`: the same in batches, each item judged alone, one commit.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportRequest {
     /// In the order they happened.
     pub items: Vec<ReportItem>,
@@ -264,7 +266,7 @@ pub struct ReportRequest {
 }
 
 /// The answer to a report.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportAnswer {
     /// One per item, in order.
     pub results: Vec<ReportResult>,
@@ -277,7 +279,7 @@ pub struct ReportAnswer {
 }
 
 /// How one reported item was judged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "result", rename_all = "snake_case")]
 pub enum ReportResult {
     /// Recorded, or an identical repeat of something recorded.
@@ -293,7 +295,7 @@ pub enum ReportResult {
 }
 
 /// The answer to a single task call (`start`, `executing`, `decline`, `finish`) that was recorded.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskAnswer {
     /// The job's state afterwards.
     pub job_state: JobState,
@@ -303,7 +305,7 @@ pub struct TaskAnswer {
 }
 
 /// `POST /v1/worker/tasks/{id}/logs`: records `first_n`, `first_n + 1`, …
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogsRequest {
     /// The placement.
     pub epoch: Epoch,
@@ -314,7 +316,7 @@ pub struct LogsRequest {
 }
 
 /// The answer once they are durable.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogsAnswer {
     /// The number the next record must have.
     pub next_n: u64,

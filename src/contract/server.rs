@@ -1,11 +1,12 @@
 //! What the server says of itself and of the caller's credential.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::quantity::{Seconds, Timestamp};
 
 /// Worker protocol versions a server speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProtocolRange {
     /// The oldest.
     pub min: u32,
@@ -14,7 +15,7 @@ pub struct ProtocolRange {
 }
 
 /// What the server takes at most.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Limits {
     /// A JSON body, in bytes.
     pub json_body_bytes: u64,
@@ -31,7 +32,7 @@ pub struct Limits {
 }
 
 /// Live jobs by state.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LiveJobs {
     /// Wait for a place.
     pub queued: u64,
@@ -42,7 +43,7 @@ pub struct LiveJobs {
 }
 
 /// `GET /v1/server`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ServerStatus {
     /// GPUlayer's version there.
     pub version: String,
@@ -63,7 +64,7 @@ pub struct ServerStatus {
 }
 
 /// `GET /v1/whoami`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WhoAmI {
     /// The credential's name, or the local user; `submitted_by` of its jobs.
     pub name: String,
@@ -74,7 +75,7 @@ pub struct WhoAmI {
 }
 
 /// `POST /v1/admin/stop`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StopRequest {
     /// Cancel what runs (with its grace) before leaving; else it is left for adoption by the next daemon.
     #[serde(default)]

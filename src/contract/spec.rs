@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::artifact::Digest;
 use super::quantity::{Cpus, Seconds};
@@ -40,7 +41,7 @@ default_seconds!(default_unreachable, is_default_unreachable, 3600);
 default_seconds!(default_workspace_ttl, is_default_workspace_ttl, 86_400);
 
 /// One job as asked for. Every field but `workload` is optional on the wire.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobSpec {
     /// A name for people; not unique.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,7 +168,7 @@ impl JobSpec {
 }
 
 /// What runs. Exactly one of the kinds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Workload {
     /// A program and its arguments, or a shell text.
@@ -177,7 +178,7 @@ pub enum Workload {
 }
 
 /// A command: `{argv[] | shell, cwd}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Command {
     /// `argv` or `shell`.
     #[serde(flatten)]
@@ -188,7 +189,7 @@ pub struct Command {
 }
 
 /// How a command is given.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Run {
     /// Program and arguments, passed as they are.
@@ -198,7 +199,7 @@ pub enum Run {
 }
 
 /// A Python function call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Function {
     /// Inline text or an artifact reference.
     pub payload: String,
@@ -210,7 +211,7 @@ pub struct Function {
 }
 
 /// How a function's payload and result are coded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Serializer {
     /// Plain JSON.
@@ -220,7 +221,7 @@ pub enum Serializer {
 }
 
 /// Makes a job a gang of `nodes` tasks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Distributed {
     /// Tasks, one per worker.
     pub nodes: u32,
@@ -260,7 +261,7 @@ mod gpu_word {
 }
 
 /// Who starts the ranks of a gang.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Launcher {
     /// PyTorch's launcher.
@@ -272,7 +273,7 @@ pub enum Launcher {
 }
 
 /// Collective library of a gang.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// By what the machine can do.
@@ -284,7 +285,9 @@ pub enum Backend {
 }
 
 /// Where a job may run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// The server's own host.
@@ -299,7 +302,7 @@ pub enum Target {
 }
 
 /// Data brought into the workspace.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Input {
     /// An artifact, or another job's output.
     #[serde(flatten)]
@@ -315,7 +318,7 @@ pub struct Input {
 }
 
 /// Where an input comes from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputOrigin {
     /// Bytes by digest.
@@ -325,7 +328,7 @@ pub enum InputOrigin {
 }
 
 /// An output of another job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InputFrom {
     /// The job's id.
     pub job: String,
@@ -334,7 +337,7 @@ pub struct InputFrom {
 }
 
 /// Whether a task may write to an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputMode {
     /// Read only.
@@ -345,7 +348,7 @@ pub enum InputMode {
 }
 
 /// Files brought back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Output {
     /// A path or a glob, relative to the workspace.
     pub path: String,
@@ -365,7 +368,7 @@ impl Output {
 }
 
 /// What a job needs of one machine.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 pub struct Resources {
     /// Cores, in thousandths.
     #[serde(default = "one_cpu", skip_serializing_if = "is_one_cpu")]
@@ -421,7 +424,7 @@ impl Default for Resources {
 }
 
 /// GPUs asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 pub struct GpuRequest {
     /// How many.
     pub count: GpuCount,
@@ -470,7 +473,7 @@ mod all_word {
 }
 
 /// Whether GPU memory is its own or shared with the CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
     /// The GPU's own.
@@ -480,7 +483,7 @@ pub enum MemoryKind {
 }
 
 /// A secret by name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Secret {
     /// The variable the task sees.
     pub name: String,
@@ -490,7 +493,7 @@ pub struct Secret {
 }
 
 /// A Python environment.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Python {
     /// `3.11` or a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -507,7 +510,7 @@ pub struct Python {
 }
 
 /// The signal a task gets first when it has to stop; `TERM` unless asked otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum StopSignal {
     /// SIGTERM.
@@ -528,7 +531,7 @@ pub enum StopSignal {
 }
 
 /// When a job is tried again by itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Retry {
     /// Attempts in all, ≥ 1.
     #[serde(default = "one_attempt")]
@@ -572,7 +575,7 @@ impl Default for Retry {
 }
 
 /// How the memory request grows after `oom_killed`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryGrowth {
     /// Multiplied by this each time, in thousandths on no wire: a number > 1.
     pub factor: f64,
@@ -581,7 +584,7 @@ pub struct MemoryGrowth {
 }
 
 /// What an expired lease does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnreachable {
     /// The task is lost at once.
@@ -591,7 +594,7 @@ pub enum OnUnreachable {
 }
 
 /// A job that must end before.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Dependency {
     /// A job id, or `#index` of an earlier entry of the same batch.
     pub job: String,
@@ -601,7 +604,7 @@ pub struct Dependency {
 }
 
 /// Which end of a dependency counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DependencyEnd {
     /// Only success.
@@ -612,7 +615,7 @@ pub enum DependencyEnd {
 }
 
 /// Many jobs from one spec.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Array {
     /// First index.
     #[serde(default)]

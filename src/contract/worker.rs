@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::end::End;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::quantity::{Cpus, Timestamp};
 
 /// A task's state (SPEC section 2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// Placed; the worker has not started it.
@@ -52,7 +53,7 @@ impl TaskState {
 }
 
 /// Where a started task stands on its worker; reported as events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Source and inputs are brought in.
@@ -66,7 +67,7 @@ pub enum Phase {
 }
 
 /// One placement of a job, as the API shows it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Task {
     /// Its id.
     pub id: TaskId,
@@ -93,7 +94,7 @@ pub struct Task {
 }
 
 /// How a worker reaches the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerKind {
     /// Inside the daemon, on its host.
@@ -103,7 +104,7 @@ pub enum WorkerKind {
 }
 
 /// What a machine has to offer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Capabilities {
     /// GPUlayer's version there.
     pub version: String,
@@ -126,7 +127,7 @@ pub struct Capabilities {
 }
 
 /// A worker's state (SPEC section 2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
     /// Has no task.
@@ -142,7 +143,7 @@ pub enum WorkerState {
 }
 
 /// A worker as the API shows it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
     /// Its id.
     pub id: WorkerId,
