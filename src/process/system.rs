@@ -69,8 +69,9 @@ pub(super) fn spawn(plan: &Spawn<'_>) -> io::Result<Pid> {
             | libc::POSIX_SPAWN_SETSIGDEF as c_short
             | libc::POSIX_SPAWN_SETSIGMASK as c_short;
         checked(libc::posix_spawnattr_setflags(&raw mut attributes.0, flags))?;
-        let mut signals = MaybeUninit::uninit();
-        libc::sigfillset(signals.as_mut_ptr());
+        let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+        // Not `sigfillset`: it leaves out the two that glibc uses itself, and those it would make ignored.
+        signals.as_mut_ptr().write_bytes(0xFF, 1);
         checked(libc::posix_spawnattr_setsigdefault(&raw mut attributes.0, signals.as_ptr()))?;
         libc::sigemptyset(signals.as_mut_ptr());
         checked(libc::posix_spawnattr_setsigmask(&raw mut attributes.0, signals.as_ptr()))?;

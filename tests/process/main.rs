@@ -1,5 +1,9 @@
 //! Shims with real programs: how tasks start, talk, end and are ended, and that nothing is left of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adoption;
 mod bench;
 mod ends;
+mod logs;
+mod reuse;
+mod trees;
