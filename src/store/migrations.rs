@@ -55,3 +55,67 @@ pub fn run(
         Err(source) => Err(StoreError::Migrate { path: path.to_owned(), source }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use diesel::connection::SimpleConnection;
+    use diesel::prelude::*;
+    use diesel::sql_types::Text;
+
+    use super::*;
+    use crate::store::connection::{self, Role};
+
+    #[derive(QueryableByName)]
+    struct Object {
+        #[diesel(sql_type = Text)]
+        sql: String,
+    }
+
+    fn schema(connection: &mut SqliteConnection) -> Vec<String> {
+        let sql = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE '\\_\\_%' ESCAPE '\\' ORDER BY name";
+        diesel::sql_query(sql)
+            .load::<Object>(connection)
+            .unwrap()
+            .into_iter()
+            .map(|object| object.sql)
+            .collect()
+    }
+
+    #[test]
+    fn every_migration_goes_up_down_and_up_again() {
+        for migrations in [|| MAIN, || LOGS] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("test.db");
+            let mut connection = connection::open(&path, Role::Writer).unwrap();
+            let empty = schema(&mut connection);
+            let mut steps = vec![empty];
+            while connection.run_next_migration(migrations()).is_ok() {
+                steps.push(schema(&mut connection));
+            }
+            assert!(steps.len() > 1);
+            for step in (1..steps.len()).rev() {
+                connection.revert_last_migration(migrations()).unwrap();
+                assert_eq!(schema(&mut connection), steps[step - 1], "down from {step}");
+                connection.run_next_migration(migrations()).unwrap();
+                assert_eq!(schema(&mut connection), steps[step], "up again to {step}");
+                connection.revert_last_migration(migrations()).unwrap();
+            }
+            run(&mut connection, &path, migrations()).unwrap();
+            assert_eq!(schema(&mut connection), steps[steps.len() - 1]);
+        }
+    }
+
+    #[test]
+    fn a_newer_schema_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.db");
+        let mut connection = connection::open(&path, Role::Writer).unwrap();
+        run(&mut connection, &path, MAIN).unwrap();
+        refuse_newer(&mut connection, &path, &MAIN).unwrap();
+        connection.batch_execute("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')").unwrap();
+        match refuse_newer(&mut connection, &path, &MAIN) {
+            Err(StoreError::NewerSchema { found, .. }) => assert_eq!(found, "9999"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
