@@ -4,10 +4,12 @@
 //! network, processes.
 
 mod beneath;
+pub mod bundle;
 mod collect;
 mod copy;
 mod error;
 mod links;
+mod listing;
 mod place;
 mod snapshot;
 mod store;

@@ -10,7 +10,8 @@ use rustix::fs::FileType;
 
 use super::beneath::{RelativePath, RelativePathError, join, open_beneath};
 use super::links::{LinkEnd, follow};
-use super::snapshot::{Entry, Snapshot, list};
+use super::listing::{Entry, list};
+use super::snapshot::Snapshot;
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::problem::Warning;
 use crate::contract::spec::Output;
@@ -223,12 +224,12 @@ impl Walk<'_> {
     fn add(&mut self, path: &str, entry: &Entry, matching: &[usize], content: &CollectedContent) {
         self.mark(matching);
         for &index in matching {
-            let size_bytes = if *content == CollectedContent::Regular { entry.size_bytes } else { 0 };
+            let size_bytes = if *content == CollectedContent::Regular { entry.stat.size_bytes } else { 0 };
             self.collected.files.push(CollectedFile {
                 name: self.patterns[index].output.shown_name().to_owned(),
                 path: path.to_owned(),
                 size_bytes,
-                mode: entry.mode,
+                mode: entry.stat.mode,
                 content: content.clone(),
             });
         }
@@ -237,8 +238,8 @@ impl Walk<'_> {
     fn regular(&mut self, path: String, entry: &Entry, matching: &[usize]) {
         if !matching.is_empty() {
             self.add(&path, entry, matching, &CollectedContent::Regular);
-        } else if !self.before.knows(&path, entry.stamp) {
-            let size_bytes = entry.size_bytes;
+        } else if !self.before.knows(&path, entry) {
+            let size_bytes = entry.stat.size_bytes;
             self.collected.undeclared_count += 1;
             self.collected.undeclared_bytes = self.collected.undeclared_bytes.saturating_add(size_bytes);
             if self.collected.undeclared.len() < MAX_UNDECLARED {

@@ -1,0 +1,9 @@
+//! The artifact store, bundles, unpacking and collection on a real file system.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bundles;
+mod collecting;
+mod stat_cache;
+mod store;
+mod trees;
+mod unpacking;
