@@ -96,7 +96,7 @@ pub fn add_hostile(root: &Path) -> Vec<&'static str> {
     drop(std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap());
     File::create(root.join(std::ffi::OsStr::from_bytes(b"bad-\xff-name"))).unwrap();
     write(root, "unreadable", b"x");
-    fs::set_permissions(root.join("unreadable"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(root.join("unreadable"), fs::Permissions::from_mode(0o000)).unwrap();
     vec![
         "bad-\u{fffd}-name",
         "fifo",
