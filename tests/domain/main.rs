@@ -1,4 +1,8 @@
-//! The decisions, as tables and as random-event machines.
+//! The decisions, as tables, as properties over random input and as random-event machines.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod job_states;
 mod machine;
+mod placement;
+mod spec;
+mod spec_round_trip;

@@ -1,0 +1,379 @@
+//! Placement: random queues and pools against what must hold of every pass, and the words of its explanations.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpulayer::contract::ids::{JobId, WorkerId};
+use gpulayer::contract::quantity::{Cpus, Timestamp};
+use gpulayer::contract::spec::{Resources, Target};
+use gpulayer::contract::worker::{Capabilities, WorkerKind};
+use gpulayer::domain::placement::{
+    Amount, Pass, Pool, PoolError, Queue, QueuedJob, Shape, Verdict, explain, place, queue_reason, verdict,
+};
+use proptest::prelude::*;
+
+const GIB: u64 = 1 << 30;
+const UNBOUNDED: u32 = u32::MAX;
+
+fn machine(cpu_millis: u32, memory_gib: u64) -> Capabilities {
+    Capabilities {
+        version: "0.1.0".to_owned(),
+        hostname: "host".to_owned(),
+        os: "linux".to_owned(),
+        arch: "x86_64".to_owned(),
+        cpus: Cpus::from_millis(cpu_millis),
+        memory_bytes: memory_gib * GIB,
+        labels: BTreeMap::new(),
+        gpus: Vec::new(),
+    }
+}
+
+fn worker(number: u128) -> WorkerId {
+    WorkerId::from_u128(number)
+}
+
+fn shape(cpu_millis: u32, memory_gib: Option<u64>) -> Shape {
+    let resources = Resources {
+        cpus: Cpus::from_millis(cpu_millis),
+        memory_bytes: memory_gib.map(|gib| gib * GIB),
+        ..Resources::default()
+    };
+    Shape { resources, target: Target::Any }
+}
+
+/// A pool of machines `(millis, GiB)`, numbered from 1.
+fn pool_of(machines: &[(u32, u64)]) -> Pool {
+    let mut pool = Pool::new();
+    for (number, (cpu_millis, memory_gib)) in (1..).zip(machines) {
+        let name = format!("w{number}");
+        pool.worker_up(worker(number), &name, WorkerKind::Remote, 7, &machine(*cpu_millis, *memory_gib));
+    }
+    pool
+}
+
+fn job(number: u128, priority: i32, age: i64, shape: &Shape) -> QueuedJob {
+    QueuedJob {
+        job_id: JobId::from_u128(number),
+        epoch: 3,
+        priority,
+        submitted_at: Timestamp::from_micros(age),
+        shape: Arc::new(shape.clone()),
+        avoid: None,
+    }
+}
+
+fn queue_of(jobs: &[QueuedJob]) -> Queue {
+    let mut queue = Queue::new();
+    for job in jobs {
+        queue.insert(job.clone());
+    }
+    queue
+}
+
+fn placed(pass: &Pass) -> Vec<(u128, u128)> {
+    pass.placements.iter().map(|placed| (placed.job.job_id.as_u128(), placed.worker_id.as_u128())).collect()
+}
+
+#[test]
+fn priority_then_age_then_id() {
+    let one = shape(1000, None);
+    let jobs = [job(4, 0, 5, &one), job(3, 0, 5, &one), job(2, 0, 1, &one), job(1, 9, 9, &one)];
+    let (mut queue, mut pool) = (queue_of(&jobs), pool_of(&[(4000, 1)]));
+    let pass = place(&mut queue, &mut pool, UNBOUNDED);
+    assert_eq!(placed(&pass), [(1, 1), (2, 1), (3, 1), (4, 1)]);
+    let proposal = pass.placements[0].proposal();
+    assert_eq!((proposal.job_epoch, proposal.incarnation), (3, 7));
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_shape_without_room_blocks_nobody_else() {
+    let jobs = [job(1, 5, 0, &shape(8000, None)), job(2, 0, 0, &shape(1000, None))];
+    let (mut queue, mut pool) = (queue_of(&jobs), pool_of(&[(2000, 1)]));
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(2, 1)]);
+    assert!(queue.contains(JobId::from_u128(1)));
+}
+
+#[test]
+fn the_fullest_worker_that_fits_then_the_smallest_id() {
+    let jobs = [job(1, 0, 0, &shape(1000, Some(1)))];
+    for (machines, best) in [
+        (&[(4000, 8), (2000, 8), (2000, 8)][..], 2),
+        (&[(2000, 8), (2000, 4)][..], 2),
+        (&[(500, 8), (8000, 8)][..], 2),
+    ] {
+        let (mut queue, mut pool) = (queue_of(&jobs), pool_of(machines));
+        assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(1, best)], "{machines:?}");
+    }
+}
+
+#[test]
+fn an_avoided_worker_is_taken_only_when_no_other_would_do() {
+    let mut retried = job(1, 0, 0, &shape(1000, None));
+    retried.avoid = Some(worker(1));
+    for (machines, best) in [(&[(1000, 1), (4000, 1)][..], 2), (&[(1000, 1), (500, 1)][..], 1)] {
+        let (mut queue, mut pool) = (queue_of(std::slice::from_ref(&retried)), pool_of(machines));
+        assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(1, best)], "{machines:?}");
+    }
+}
+
+#[test]
+fn a_blocked_shape_is_looked_at_again_when_a_worker_grows() {
+    let one = shape(1000, None);
+    let jobs: Vec<QueuedJob> = (1..=3).map(|number| job(number, 0, 0, &one)).collect();
+    let (mut queue, mut pool) = (queue_of(&jobs), pool_of(&[(1000, 1), (500, 1)]));
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(1, 1)]);
+    let idle = place(&mut queue, &mut pool, UNBOUNDED);
+    assert_eq!((idle.placements.len(), idle.checks), (0, 0), "nothing grew, so nothing is checked");
+    pool.release(worker(1), one.amount()).unwrap();
+    let pass = place(&mut queue, &mut pool, UNBOUNDED);
+    assert_eq!(placed(&pass), [(2, 1)]);
+    assert!(pass.checks <= 3, "only the worker that grew is checked: {}", pass.checks);
+    pool.worker_up(worker(3), "w3", WorkerKind::Local, 1, &machine(1000, 1));
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(3, 3)]);
+}
+
+#[test]
+fn what_a_worker_held_before_a_restart_of_the_server_counts() {
+    let one = shape(1000, None);
+    let mut pool = Pool::new();
+    pool.record_held(worker(1), one.amount());
+    let mut queue = queue_of(&[job(1, 0, 0, &one), job(2, 0, 0, &one)]);
+    assert_eq!(verdict(&one, &pool), Verdict::NotNow);
+    assert!(place(&mut queue, &mut pool, UNBOUNDED).placements.is_empty());
+    pool.worker_up(worker(1), "w1", WorkerKind::Remote, 1, &machine(2000, 1));
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(1, 1)]);
+    pool.worker_down(worker(1)).unwrap();
+    pool.release(worker(1), one.amount()).unwrap();
+    assert!(
+        place(&mut queue, &mut pool, UNBOUNDED).placements.is_empty(),
+        "a worker that is down gets nothing"
+    );
+}
+
+#[test]
+fn broken_books_are_errors() {
+    let (mut pool, one) = (pool_of(&[(1000, 1)]), shape(1000, None).amount());
+    let (known, unknown) = (worker(1), worker(9));
+    assert_eq!(pool.release(known, one), Err(PoolError::NotHeld(known)));
+    assert_eq!(pool.reserve(unknown, one), Err(PoolError::UnknownWorker(unknown)));
+    pool.reserve(known, one).unwrap();
+    assert_eq!(pool.reserve(known, one), Err(PoolError::Overcommitted(known)));
+    assert_eq!(pool.worker(known).unwrap().held(), one);
+    pool.release(known, one).unwrap();
+    assert_eq!(pool.worker(known).unwrap().tasks(), 0);
+}
+
+#[test]
+fn says_why_per_worker_and_grouped() {
+    let mut pool = Pool::new();
+    assert_eq!(queue_reason(&shape(1000, None), &pool), "no worker is connected");
+    for number in 1..=3 {
+        let kind = if number == 1 { WorkerKind::Local } else { WorkerKind::Remote };
+        pool.worker_up(worker(number), &format!("w{number}"), kind, 1, &machine(2000, 4));
+    }
+    assert_eq!(queue_reason(&shape(8000, None), &pool), "3 workers: needs 8 CPUs, has 2 in all");
+    assert_eq!(verdict(&shape(8000, None), &pool), Verdict::Never);
+    assert_eq!(
+        queue_reason(&shape(1000, Some(6)), &pool),
+        "3 workers: needs 6 GiB of memory, has 4 GiB in all"
+    );
+    for _ in 0..3 {
+        pool.reserve(worker(1), shape(500, Some(1)).amount()).unwrap();
+    }
+    pool.worker_down(worker(2)).unwrap();
+    pool.reserve(worker(3), shape(2000, None).amount()).unwrap();
+    assert_eq!(
+        queue_reason(&shape(1000, None), &pool),
+        "1 worker: takes no tasks now (offline or draining) · 1 worker: needs 1 CPU, 0 free of 2 (held by 1 task) \
+         · 1 worker: needs 1 CPU, 0.5 free of 2 (held by 3 tasks)"
+    );
+    assert_eq!(
+        queue_reason(&shape(500, Some(2)), &pool).split(" · ").last(),
+        Some("1 worker: needs 2 GiB of memory, 1 GiB free of 4 GiB (held by 3 tasks)")
+    );
+    assert_eq!(verdict(&shape(1000, None), &pool), Verdict::NotNow);
+    assert_eq!(verdict(&shape(500, None), &pool), Verdict::Fits);
+
+    let with = |change: fn(&mut Shape)| {
+        let mut shape = shape(1000, None);
+        change(&mut shape);
+        queue_reason(&shape, &pool_of(&[(2000, 4)]))
+    };
+    for (reason, expected) in [
+        (with(|shape| shape.target = Target::Local), "is not the server's own host"),
+        (with(|shape| shape.target = Target::Cloud), "is no provider's instance"),
+        (with(|shape| shape.resources.os = Some("macos".to_owned())), "needs macos, runs linux"),
+        (with(|shape| shape.resources.arch = Some("aarch64".to_owned())), "needs aarch64, is x86_64"),
+        (with(|shape| shape.resources.worker = Some("big".to_owned())), "is not worker big"),
+        (with(|shape| shape.resources.worker = Some("w1".to_owned())), "has room"),
+        (with(|shape| shape.resources.worker = Some(worker(1).to_string())), "has room"),
+        (
+            with(|shape| {
+                shape.resources.labels.insert("zone".to_owned(), "b".to_owned());
+            }),
+            "needs label zone=b, has no zone",
+        ),
+    ] {
+        assert_eq!(reason, format!("1 worker: {expected}"));
+    }
+    let reasons = explain(&shape(1000, None), &pool_of(&[(500, 1), (1000, 1)]));
+    assert_eq!(reasons[0].verdict, Verdict::Fits);
+    assert_eq!(reasons[1].workers, ["w1"]);
+}
+
+/// Few shapes and small machines, so that they often collide.
+fn shapes() -> impl Strategy<Value = Shape> {
+    (1u32..=8, prop::option::of(1u64..=4)).prop_map(|(halves, gib)| shape(halves * 500, gib))
+}
+
+fn jobs(most: usize) -> impl Strategy<Value = Vec<QueuedJob>> {
+    let kinds = prop::collection::vec(shapes(), 1..5);
+    let wishes = prop::collection::vec((any::<prop::sample::Index>(), 0i32..3, 0i64..5, 0u128..6), 0..most);
+    (kinds, wishes).prop_map(|(kinds, wishes)| {
+        let numbered = (1..).zip(wishes);
+        numbered
+            .map(|(number, (kind, priority, age, avoid))| QueuedJob {
+                avoid: (avoid > 0).then(|| worker(avoid)),
+                ..job(number, priority, age, kind.get(&kinds))
+            })
+            .collect()
+    })
+}
+
+fn machines() -> impl Strategy<Value = Vec<(u32, u64)>> {
+    prop::collection::vec(((0u32..=16).prop_map(|halves| halves * 500), 1u64..=8), 0..5)
+}
+
+fn turn(job: &QueuedJob) -> (i32, Timestamp, JobId) {
+    (-job.priority, job.submitted_at, job.job_id)
+}
+
+/// The same decision in the plainest way, for one worker: every job in order, if it fits in what is left.
+fn plain_first_come(jobs: &[QueuedJob], mut free: Amount) -> Vec<JobId> {
+    let mut sorted: Vec<&QueuedJob> = jobs.iter().collect();
+    sorted.sort_by_key(|job| turn(job));
+    let mut placed = Vec::new();
+    for job in sorted {
+        if let Some(left) = free.checked_sub(job.shape.amount()) {
+            free = left;
+            placed.push(job.job_id);
+        }
+    }
+    placed
+}
+
+proptest! {
+    #[test]
+    fn one_worker_is_filled_as_the_plainest_loop_would(
+        jobs in jobs(40),
+        cpu_millis in (0u32..=16).prop_map(|n| n * 500),
+        gib in 1u64..=8,
+    ) {
+        let (mut queue, mut pool) = (queue_of(&jobs), pool_of(&[(cpu_millis, gib)]));
+        let pass = place(&mut queue, &mut pool, UNBOUNDED);
+        let free = Amount { cpu_millis: cpu_millis.into(), memory_bytes: gib * GIB };
+        let ids: Vec<JobId> = pass.placements.iter().map(|placed| placed.job.job_id).collect();
+        prop_assert_eq!(ids, plain_first_come(&jobs, free));
+    }
+
+    #[test]
+    fn a_pass_never_overcommits_keeps_the_order_of_each_shape_and_leaves_no_room_unused(
+        jobs in jobs(40),
+        machines in machines(),
+    ) {
+        let (mut queue, mut pool) = (queue_of(&jobs), pool_of(&machines));
+        let before = pool.clone();
+        let pass = place(&mut queue, &mut pool, UNBOUNDED);
+        prop_assert!(!pass.exhausted);
+        prop_assert_eq!(queue.len() + pass.placements.len(), jobs.len());
+
+        let mut held: BTreeMap<WorkerId, Amount> = BTreeMap::new();
+        for placed in &pass.placements {
+            let sum = held.entry(placed.worker_id).or_default();
+            *sum = sum.saturating_add(placed.job.shape.amount());
+        }
+        for worker in pool.workers() {
+            let sum = held.get(&worker.id).copied().unwrap_or_default();
+            prop_assert_eq!(worker.held(), sum);
+            prop_assert!(worker.total.holds(sum));
+        }
+        for waiting in jobs.iter().filter(|job| queue.contains(job.job_id)) {
+            prop_assert_ne!(verdict(&waiting.shape, &pool), Verdict::Fits);
+            let overtaken = pass.placements.iter().any(|placed| {
+                placed.job.shape == waiting.shape && turn(&placed.job) > turn(waiting)
+            });
+            prop_assert!(!overtaken, "a later job of the same shape went first");
+        }
+        let (shapes, workers) = (queue.shapes() + pass.placements.len(), before.workers().count());
+        prop_assert!(pass.checks as usize <= 2 * shapes * workers + 2 * pass.placements.len());
+    }
+
+    #[test]
+    fn the_same_state_gives_the_same_pass_and_a_small_budget_only_takes_longer(
+        jobs in jobs(30),
+        machines in machines(),
+        budget in 1u32..20,
+    ) {
+        let (mut queue, mut pool) = (queue_of(&jobs), pool_of(&machines));
+        let whole = place(&mut queue, &mut pool, UNBOUNDED);
+
+        let backwards: Vec<QueuedJob> = jobs.iter().rev().cloned().collect();
+        let (mut queue, mut pool) = (queue_of(&backwards), pool_of(&machines));
+        prop_assert_eq!(&place(&mut queue, &mut pool, UNBOUNDED), &whole, "the order of arrival plays no part");
+
+        let (mut queue, mut pool) = (queue_of(&jobs), pool_of(&machines));
+        let mut passes = 0;
+        while place(&mut queue, &mut pool, budget).exhausted {
+            passes += 1;
+            prop_assert!(passes <= 200, "every call gets on");
+        }
+        for waiting in jobs.iter().filter(|job| queue.contains(job.job_id)) {
+            prop_assert_ne!(verdict(&waiting.shape, &pool), Verdict::Fits);
+        }
+    }
+
+    #[test]
+    fn one_more_worker_never_places_fewer_of_one_shape(
+        shape in shapes(),
+        count in 0u128..20,
+        machines in machines(),
+        more in (0u32..=8, 1u64..=4),
+    ) {
+        let jobs: Vec<QueuedJob> = (1..=count).map(|number| job(number, 0, 0, &shape)).collect();
+        let run = |machines: &[(u32, u64)]| {
+            place(&mut queue_of(&jobs), &mut pool_of(machines), UNBOUNDED).placements.len()
+        };
+        let alone = run(&machines);
+        let mut grown = machines.clone();
+        grown.push((more.0 * 500, more.1));
+        prop_assert!(run(&grown) >= alone);
+    }
+
+    #[test]
+    fn what_is_inserted_comes_out_and_nothing_else(
+        jobs in jobs(30),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+    ) {
+        let mut queue = queue_of(&jobs);
+        let mut waiting: BTreeMap<JobId, QueuedJob> =
+            jobs.iter().map(|job| (job.job_id, job.clone())).collect();
+        for pick in order {
+            if jobs.is_empty() {
+                break;
+            }
+            let job = pick.get(&jobs);
+            match waiting.remove(&job.job_id) {
+                Some(expected) => prop_assert_eq!(queue.remove(job.job_id), Some(expected)),
+                None => {
+                    prop_assert_eq!(queue.remove(job.job_id), None);
+                    queue.insert(job.clone());
+                    waiting.insert(job.job_id, job.clone());
+                }
+            }
+            prop_assert_eq!(queue.len(), waiting.len());
+        }
+        let shapes: std::collections::HashSet<&Arc<Shape>> = waiting.values().map(|job| &job.shape).collect();
+        prop_assert_eq!(queue.shapes(), shapes.len());
+    }
+}
