@@ -8,9 +8,12 @@ use tracing_subscriber::EnvFilter;
 /// The variable with the filter, in `tracing-subscriber`'s syntax.
 pub const LOG_VARIABLE: &str = "GPULAYER_LOG";
 
+/// What is logged unless asked otherwise: our own words, and of the HTTP stack only its complaints.
+const DEFAULT_FILTER: &str = "info,actix_server=warn,actix_web=warn";
+
 /// Starts logging. A second call changes nothing.
 pub fn init() {
-    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

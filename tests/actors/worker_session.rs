@@ -1,0 +1,246 @@
+//! A worker's session: offers until the start, orders that wake a parked poll, presence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpulayer::actors::messages::front_desk::{Acquire, Heartbeat, ResumeWorker, WorkerRefusal};
+use gpulayer::actors::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
+use gpulayer::actors::messages::lease_reaper::Renew;
+use gpulayer::actors::messages::scheduler::{WorkerDown, WorkerUp};
+use gpulayer::actors::messages::worker_session::{NewSession, Offer, SessionPorts, Settled, StopTask};
+use gpulayer::actors::worker_session::{SessionTells, WorkerSession};
+use gpulayer::contract::ids::{JobId, TaskId, WorkerId};
+use gpulayer::contract::protocol::{
+    AcquireAnswer, AcquireRequest, Assignment, HeartbeatAnswer, HeartbeatRequest, Held, Identity,
+    ResumeAnswer, ResumeRequest, Timing,
+};
+use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
+use gpulayer::contract::spec::JobSpec;
+use gpulayer::contract::worker::{Capabilities, WorkerKind};
+use gpulayer::domain::change::{Change, WorkerRecord};
+use gpulayer::durability::durability;
+use gpulayer::journal::Journal;
+use gpulayer::store::{CommitPort, StoreError};
+use tokio::sync::oneshot;
+
+use crate::recorder::{Heard, recorder, settle};
+
+const WORKER: WorkerId = WorkerId::from_u128(5);
+const TASK: TaskId = TaskId::from_u128(6);
+
+struct Nowhere;
+
+impl CommitPort for Nowhere {
+    fn apply(&mut self, _: &[Change], _: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Scene {
+    session: SessionPorts,
+    up: Heard<WorkerUp>,
+    down: Heard<WorkerDown>,
+    renewed: Heard<Renew>,
+    returned: Heard<WorkerReturned>,
+    gone: Heard<TaskGone>,
+    _opened: Heard<SessionOpened>,
+    _reported: Heard<TasksReported>,
+    _journal: Journal,
+}
+
+fn identity(incarnation: u64) -> Identity {
+    Identity { machine_id: "m".into(), boot_id: "b".into(), incarnation }
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        version: "0".into(),
+        hostname: "h".into(),
+        os: "linux".into(),
+        arch: "x86_64".into(),
+        cpus: Cpus::ONE,
+        memory_bytes: 1,
+        labels: Default::default(),
+        gpus: vec![],
+    }
+}
+
+/// A session of a worker the store remembers, at incarnation 1.
+fn scene() -> Scene {
+    let (opened, heard_opened) = recorder();
+    let (reported, heard_reported) = recorder();
+    let (returned, heard_returned) = recorder();
+    let (gone, heard_gone) = recorder();
+    let (renew, heard_renewed) = recorder();
+    let (up, heard_up) = recorder();
+    let (down, heard_down) = recorder();
+    let tells = SessionTells { opened, reported, returned, gone, renew, up, down };
+    let (mark, durability) = durability();
+    let journal = Journal::start(Nowhere, 1, move |seq| mark.advance(seq), |_| {}).unwrap();
+    let record = WorkerRecord {
+        id: WORKER,
+        name: "host".into(),
+        kind: WorkerKind::Local,
+        identity: identity(1),
+        capabilities: capabilities(),
+        session_hash: None,
+        registered_at: Timestamp::default(),
+        gone: false,
+    };
+    let timing = Timing { heartbeat_s: Seconds::new(2), lease_ttl_s: Seconds::new(20) };
+    let opening = NewSession { record, greeting: None };
+    let session = WorkerSession::new(opening, timing, journal.clone(), durability, tells).open();
+    Scene {
+        session,
+        up: heard_up,
+        down: heard_down,
+        renewed: heard_renewed,
+        returned: heard_returned,
+        gone: heard_gone,
+        _opened: heard_opened,
+        _reported: heard_reported,
+        _journal: journal,
+    }
+}
+
+fn offer() -> Offer {
+    let assignment = Assignment {
+        task_id: TASK,
+        job_id: JobId::from_u128(7),
+        epoch: 1,
+        attempt: 1,
+        spec: Arc::new(JobSpec::command(["true"])),
+    };
+    Offer { assignment }
+}
+
+type Answer<T> = oneshot::Receiver<Result<T, WorkerRefusal>>;
+
+fn acquire(scene: &Scene, have: &[Held]) -> Answer<AcquireAnswer> {
+    let (reply, answer) = oneshot::channel();
+    let request =
+        AcquireRequest { wait_s: Seconds::new(30), max_tasks: 8, have: have.to_vec(), ..Default::default() };
+    scene.session.acquire.do_send(Acquire { worker_id: WORKER, request, reply });
+    answer
+}
+
+fn heartbeat(scene: &Scene, seq: u64, incarnation: u64, tasks: &[Held]) -> Answer<HeartbeatAnswer> {
+    let (reply, answer) = oneshot::channel();
+    let request = HeartbeatRequest { seq, incarnation, tasks: tasks.to_vec(), telemetry: None, health: None };
+    scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
+    answer
+}
+
+fn resume(scene: &Scene, identity: Identity) -> Answer<ResumeAnswer> {
+    let (reply, answer) = oneshot::channel();
+    let request =
+        ResumeRequest { worker_id: WORKER, identity, capabilities: capabilities(), tasks: vec![held()] };
+    scene.session.resume.do_send(ResumeWorker { worker_id: WORKER, request, reply });
+    answer
+}
+
+fn held() -> Held {
+    Held { task_id: TASK, epoch: 1, phase: None }
+}
+
+#[actix::test]
+async fn a_parked_poll_wakes_for_an_offer_and_the_offer_stands_until_the_start() {
+    let scene = scene();
+    let mut parked = acquire(&scene, &[]);
+    settle().await;
+    assert!(parked.try_recv().is_err(), "there is nothing yet");
+    scene.session.offer.do_send(offer());
+    assert_eq!(parked.await.unwrap().unwrap().assignments, [offer().assignment]);
+    let again = acquire(&scene, &[]).await.unwrap().unwrap();
+    assert_eq!(again.assignments, [offer().assignment], "an answer may have been lost on its way");
+    let mut known = acquire(&scene, &[held()]);
+    settle().await;
+    assert!(known.try_recv().is_err(), "it has it");
+    scene.session.settled.do_send(Settled { task_id: TASK, started: true });
+    let mut after = acquire(&scene, &[]);
+    settle().await;
+    assert!(after.try_recv().is_err(), "a started task is offered no more");
+    assert_eq!(known.await.unwrap().unwrap(), AcquireAnswer::default(), "the newer poll replaced it");
+}
+
+#[actix::test]
+async fn a_poll_whose_caller_went_away_takes_no_offer_with_it() {
+    let scene = scene();
+    let parked = acquire(&scene, &[]);
+    settle().await;
+    drop(parked);
+    scene.session.offer.do_send(offer());
+    let next = acquire(&scene, &[]).await.unwrap().unwrap();
+    assert_eq!(next.assignments, [offer().assignment]);
+}
+
+#[actix::test]
+async fn a_poll_ends_by_itself_after_its_wait() {
+    tokio::time::pause();
+    let scene = scene();
+    let answer = acquire(&scene, &[]).await.unwrap().unwrap();
+    assert_eq!(answer, AcquireAnswer::default());
+}
+
+#[actix::test]
+async fn a_stop_wakes_a_parked_poll_and_rides_on_every_answer_until_the_end() {
+    let scene = scene();
+    let parked = acquire(&scene, &[held()]);
+    settle().await;
+    scene.session.stop.do_send(StopTask { task_id: TASK, now: false, lost: false });
+    assert_eq!(parked.await.unwrap().unwrap().orders.cancel_task_ids, [TASK]);
+    scene.session.stop.do_send(StopTask { task_id: TASK, now: true, lost: false });
+    let orders = heartbeat(&scene, 1, 1, &[held()]).await.unwrap().unwrap().orders;
+    assert_eq!((orders.cancel_task_ids, orders.kill_task_ids), (vec![], vec![TASK]));
+    scene.session.settled.do_send(Settled { task_id: TASK, started: false });
+    let orders = heartbeat(&scene, 2, 1, &[]).await.unwrap().unwrap().orders;
+    assert_eq!(orders.kill_task_ids, []);
+}
+
+#[actix::test]
+async fn a_lost_task_is_ordered_dead_until_the_worker_no_longer_lists_it() {
+    let mut scene = scene();
+    scene.session.stop.do_send(StopTask { task_id: TASK, now: true, lost: true });
+    scene.session.settled.do_send(Settled { task_id: TASK, started: false });
+    let orders = heartbeat(&scene, 1, 1, &[held()]).await.unwrap().unwrap().orders;
+    assert_eq!(orders.kill_task_ids, [TASK]);
+    assert_eq!(scene.gone.so_far(), []);
+    let orders = heartbeat(&scene, 2, 1, &[]).await.unwrap().unwrap().orders;
+    assert_eq!(orders.kill_task_ids, []);
+    assert_eq!(scene.gone.next().await, TaskGone { worker_id: WORKER, task_id: TASK });
+}
+
+#[actix::test]
+async fn presence_follows_heartbeats_and_old_ones_do_not_count() {
+    tokio::time::pause();
+    let mut scene = scene();
+    heartbeat(&scene, 5, 1, &[held()]).await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(scene.up.so_far().len(), 1);
+    assert_eq!(scene.renewed.so_far(), [Renew { worker_id: WORKER, tasks: vec![(TASK, 1)] }]);
+    heartbeat(&scene, 4, 1, &[held()]).await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(scene.renewed.so_far(), [], "an older one renews nothing");
+    tokio::time::sleep(Duration::from_secs(21)).await;
+    settle().await;
+    assert_eq!(scene.down.so_far(), [WorkerDown { worker_id: WORKER }]);
+    heartbeat(&scene, 6, 1, &[]).await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(scene.up.so_far().len(), 1, "it is back");
+}
+
+#[actix::test]
+async fn a_resume_supersedes_the_older_incarnation_and_a_clone_is_refused_while_the_original_lives() {
+    let mut scene = scene();
+    resume(&scene, identity(2)).await.unwrap().unwrap();
+    let returned = scene.returned.next().await;
+    assert_eq!((returned.incarnation, returned.rebooted, returned.held), (2, false, vec![held()]));
+    let old = heartbeat(&scene, 1, 1, &[]).await.unwrap();
+    assert_eq!(old.unwrap_err(), WorkerRefusal::Superseded);
+    assert_eq!(resume(&scene, identity(2)).await.unwrap().unwrap_err(), WorkerRefusal::Superseded);
+    let clone = Identity { machine_id: "other".into(), ..identity(9) };
+    assert_eq!(resume(&scene, clone).await.unwrap().unwrap_err(), WorkerRefusal::IdentityInUse);
+    let rebooted = Identity { boot_id: "b2".into(), ..identity(3) };
+    resume(&scene, rebooted).await.unwrap().unwrap();
+    assert!(scene.returned.next().await.rebooted);
+}
