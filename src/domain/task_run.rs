@@ -154,6 +154,16 @@ enum Outcome {
     Lost,
 }
 
+impl Outcome {
+    /// Whether the program ran at all.
+    fn executed(&self) -> bool {
+        match self {
+            Outcome::Exited(facts) => matches!(facts.exit, Exit::Exited { .. } | Exit::Signalled { .. }),
+            Outcome::Lost => false,
+        }
+    }
+}
+
 /// How a task was told to stop; once, and then only harder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum StopOrder {
@@ -344,6 +354,10 @@ impl TaskRun {
         }
         if self.abandoned {
             return self.settle(effects);
+        }
+        if self.stage == Stage::Launching && outcome.executed() {
+            // So short that its end overtook the word of its start.
+            effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
         }
         self.stage = Stage::Draining(outcome);
         self.log_moved(|log| log.closed(last_n), effects);

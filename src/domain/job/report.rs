@@ -157,9 +157,11 @@ impl LiveJob {
 }
 
 /// SPEC section 2: an exit before the stop signal was sent stands as it is; after it, the cause names the end.
+/// The first cause wins, so a cancel that came after the shim's own timeout changes nothing.
 fn settled_end(run: &Run, finish: &Finish) -> End {
     let mut end = finish.end.clone();
-    if let (Some(stop), true) = (run.stop, finish.after_stop) {
+    let by_the_shim = end.reason == EndReason::TimedOut;
+    if let (Some(stop), true, false) = (run.stop, finish.after_stop, by_the_shim) {
         end.reason = match stop.cause {
             StopCause::Cancel => EndReason::Cancelled,
             StopCause::Timeout => EndReason::TimedOut,
