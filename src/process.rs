@@ -15,6 +15,7 @@
 //!
 //! While a shim holds a task it also holds a lock (`flock`) on the folder itself, see [`holder`].
 
+pub mod detached;
 mod frame;
 mod identity;
 mod lines;

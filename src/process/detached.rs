@@ -1,0 +1,48 @@
+//! Starts a process that goes on without the one that started it: the per-user daemon.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Starts `program` in the background, with `stdin` as its standard input and `output` as its standard output and
+/// error. What is left to tie it to its starter it cuts itself, by [`detach`].
+///
+/// The process is not waited for: it outlives its starter, and whoever adopts it reaps it.
+pub fn spawn(
+    program: &Path,
+    arguments: &[&str],
+    folder: &Path,
+    stdin: OwnedFd,
+    output: File,
+) -> io::Result<()> {
+    let errors = output.try_clone()?;
+    let mut command = Command::new(program);
+    command.arg0("gpulayer").args(arguments).current_dir(folder);
+    command.stdin(Stdio::from(stdin)).stdout(output).stderr(errors);
+    // Not a group of its own: only a process that leads none may begin a session.
+    command.spawn().map(drop)
+}
+
+/// Leaves the starter's session and lets go of every descriptor it passed on by accident, such as the pipe of a shell
+/// that would otherwise wait for the daemon. Only for the first steps of a process: nothing may be open yet beside the
+/// standard streams.
+pub fn detach() -> io::Result<()> {
+    // Fails only for a group leader, which has a job control of its own already.
+    let _ = rustix::process::setsid();
+    close_all_but_standard()
+}
+
+#[cfg(target_os = "linux")]
+fn close_all_but_standard() -> io::Result<()> {
+    // SAFETY: `detach` runs before this process has opened anything, so no owned descriptor is closed behind its owner.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
+    if closed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn close_all_but_standard() -> io::Result<()> {
+    Ok(())
+}
