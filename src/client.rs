@@ -10,7 +10,7 @@ pub mod http_channel;
 pub mod transfer;
 pub mod worker_channel;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -55,6 +55,7 @@ struct Shared {
     reconnect_for: Duration,
     revive: Option<Arc<dyn Revive>>,
     idle: Mutex<Vec<Connection>>,
+    server_version: OnceLock<String>,
 }
 
 /// One call: what is asked, and whether it may be sent again after a cut.
@@ -100,16 +101,25 @@ impl Call {
         Self::new(Method::POST, path, repeatable)
     }
 
-    /// A mutation under a fresh random idempotency key; repeated after a cut.
-    pub fn keyed(method: Method, path: impl Into<String>) -> Self {
-        let key = hex::encode(rand::random::<[u8; 16]>());
-        Self::new(method, path, true).header(HeaderName::from_static(IDEMPOTENCY_HEADER), &key)
+    /// A POST under a fresh random idempotency key; repeated after a cut.
+    pub fn mutate(path: impl Into<String>) -> Self {
+        Self::keyed(Method::POST, path)
     }
 
-    /// Adds a header; a value with line breaks is left out.
-    pub fn header(mut self, name: HeaderName, value: &str) -> Self {
+    /// A DELETE under a fresh random idempotency key; repeated after a cut.
+    pub fn delete(path: impl Into<String>) -> Self {
+        Self::keyed(Method::DELETE, path)
+    }
+
+    fn keyed(method: Method, path: impl Into<String>) -> Self {
+        let key = hex::encode(rand::random::<[u8; 16]>());
+        Self::new(method, path, true).header(IDEMPOTENCY_HEADER, &key)
+    }
+
+    /// Adds a header, named in lower case; a value with line breaks is left out.
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(name, value);
+            self.headers.insert(HeaderName::from_static(name), value);
         }
         self
     }
@@ -151,6 +161,7 @@ impl Client {
                 reconnect_for: Duration::from_secs(10),
                 revive: None,
                 idle: Mutex::new(Vec::new()),
+                server_version: OnceLock::new(),
             }),
         }
     }
@@ -163,6 +174,7 @@ impl Client {
             reconnect_for: shared.reconnect_for,
             revive: shared.revive.clone(),
             idle: Mutex::new(Vec::new()),
+            server_version: OnceLock::new(),
         };
         change(&mut shared);
         Self { shared: Arc::new(shared) }
@@ -200,6 +212,11 @@ impl Client {
         &self.shared.endpoint
     }
 
+    /// The server's version, as its first answer told it.
+    pub fn server_version(&self) -> Option<&str> {
+        self.shared.server_version.get().map(String::as_str)
+    }
+
     /// Reads JSON.
     pub async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, ClientError> {
         self.answer(&Call::get(path)).await?.json()
@@ -211,12 +228,12 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<A, ClientError> {
-        self.answer(&Call::keyed(Method::POST, path).json(body)?).await?.json()
+        self.answer(&Call::mutate(path).json(body)?).await?.json()
     }
 
     /// Deletes under an idempotency key.
     pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
-        self.answer(&Call::keyed(Method::DELETE, path)).await.map(drop)
+        self.answer(&Call::delete(path)).await.map(drop)
     }
 
     /// Sends a call and reads the whole answer. After a cut a repeatable call is sent again, at once and then with
@@ -258,6 +275,11 @@ impl Client {
             })
             .await?;
         let (head, body) = exchange.response.into_parts();
+        if self.shared.server_version.get().is_none()
+            && let Some(version) = head.headers.get(VERSION_HEADER).and_then(|value| value.to_str().ok())
+        {
+            let _ = self.shared.server_version.set(version.to_owned());
+        }
         Ok((head, body, exchange.connection))
     }
 
@@ -337,19 +359,25 @@ impl Client {
 
 /// Decides whether a failed call is sent again: at once after the first cut, then with growing pauses, and only
 /// while there is reason to believe that the server comes back.
-pub(crate) struct Retry {
+pub struct Retry {
     deadline: Instant,
     pause: Duration,
     was_cut: bool,
 }
 
 impl Retry {
-    pub(crate) fn new(span: Duration) -> Self {
+    /// For one call: a server that was never reached is not waited for.
+    pub fn new(span: Duration) -> Self {
         Self { deadline: Instant::now() + span, pause: Duration::ZERO, was_cut: false }
     }
 
+    /// For following something that is known to be there: a server that does not answer is waited for.
+    pub fn patient(span: Duration) -> Self {
+        Self { was_cut: true, ..Self::new(span) }
+    }
+
     /// Waits before the next try; `false` when there is none.
-    pub(crate) async fn pause_after(&mut self, failed: &ClientError) -> bool {
+    pub async fn pause_after(&mut self, failed: &ClientError) -> bool {
         match failed {
             ClientError::Cut { .. } => self.was_cut = true,
             ClientError::Unreachable { .. } if self.was_cut => {}

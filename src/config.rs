@@ -110,6 +110,15 @@ mod tests {
     }
 
     #[test]
+    fn sizes_and_times_may_be_written_as_people_do() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("config.toml"), "min_free_bytes = \"2GiB\"\nidle_exit_s = \"5m\"\n")
+            .unwrap();
+        let settings = load(home.path(), &[]).unwrap();
+        assert_eq!((settings.min_free_bytes, settings.idle_exit_s), (2 << 30, Seconds::new(300)));
+    }
+
+    #[test]
     fn faults_name_the_key_the_place_and_the_nearest_key() {
         let home = tempfile::tempdir().unwrap();
         let fault = |text: &str| {
@@ -117,7 +126,7 @@ mod tests {
             load(home.path(), &[]).unwrap_err().to_string()
         };
         let unknown = fault("prot = 1\n");
-        assert!(unknown.contains("`prot`") && unknown.contains("port"), "{unknown}");
+        assert!(unknown.contains("`prot`") && unknown.contains("did you mean `port`"), "{unknown}");
         let kind = fault("port = \"x\"\n");
         assert!(kind.contains("`port`") && kind.contains("config.toml"), "{kind}");
         std::fs::remove_file(home.path().join("config.toml")).unwrap();

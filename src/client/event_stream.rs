@@ -4,7 +4,6 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderName};
 
 use super::connection::Connection;
 use super::{Call, Client, ClientError, refusal_of};
@@ -25,6 +24,7 @@ pub struct EventStream {
     operation: String,
     body: Incoming,
     parser: Parser,
+    ended: bool,
     // Held so that the connection lives as long as the stream.
     _connection: Connection,
 }
@@ -32,29 +32,35 @@ pub struct EventStream {
 impl Client {
     /// Opens a stream of what follows `after` (0 = from the beginning).
     pub async fn stream(&self, path: &str, after: u64) -> Result<EventStream, ClientError> {
-        let mut call = Call::get(path).header(header::ACCEPT, "text/event-stream");
+        let mut call = Call::get(path).header("accept", "text/event-stream");
         if after > 0 {
-            call = call.header(HeaderName::from_static("last-event-id"), &after.to_string());
+            call = call.header("last-event-id", &after.to_string());
         }
         let operation = call.operation();
         let (head, body, connection) = self.open(&call).await?;
         if head.status.as_u16() >= 400 {
             return Err(refusal_of(operation, hyper::Response::from_parts(head, body)).await);
         }
-        Ok(EventStream { operation, body, parser: Parser::default(), _connection: connection })
+        Ok(EventStream { operation, body, parser: Parser::default(), ended: false, _connection: connection })
     }
 }
 
 impl EventStream {
-    /// The next event; `None` when the server closed the stream in order. Without an `end` event before, that
-    /// too means the stream was cut.
+    /// The next event; `None` after `end`. A stream that stops without `end` was cut.
     pub async fn next(&mut self) -> Result<Option<StreamEvent>, ClientError> {
         loop {
+            if self.ended {
+                return Ok(None);
+            }
             if let Some(event) = self.parser.next() {
+                self.ended = event.kind == "end";
                 return Ok(Some(event));
             }
             match self.body.frame().await {
-                None => return Ok(None),
+                None => {
+                    let source = std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into();
+                    return Err(ClientError::Cut { operation: self.operation.clone(), source });
+                }
                 Some(Ok(frame)) => {
                     if let Ok(piece) = frame.into_data() {
                         self.parser.feed(&piece);
@@ -70,9 +76,9 @@ impl EventStream {
         }
     }
 
-    /// Whether another event can be had without waiting.
-    pub fn has_buffered(&self) -> bool {
-        self.parser.buffer.windows(2).any(|pair| pair == b"\n\n")
+    /// Whether nothing more has arrived yet, so that what was read so far should be shown.
+    pub fn is_drained(&self) -> bool {
+        self.parser.buffer.is_empty()
     }
 }
 
@@ -156,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_several_lines_is_joined() {
+    fn several_lines_of_one_event_are_joined() {
         assert_eq!(read(&[b"data: a\ndata: b\n\n"])[0].data, "a\nb");
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 use tokio::fs::File;
@@ -150,8 +150,23 @@ impl Client {
         &self,
         digest: &Digest,
         path: &Path,
-        mut received: impl FnMut(u64),
+        received: impl FnMut(u64),
     ) -> Result<u64, ClientError> {
+        let (written, found) = self.download_from_url(&artifact_path(digest), path, received).await?;
+        if found == *digest {
+            Ok(written)
+        } else {
+            Err(ClientError::DigestMismatch { expected: *digest, received: found })
+        }
+    }
+
+    /// As [`Client::download`] from any path of the API that answers with bytes; their number and digest.
+    pub async fn download_from_url(
+        &self,
+        source: &str,
+        path: &Path,
+        mut received: impl FnMut(u64),
+    ) -> Result<(u64, Digest), ClientError> {
         let file_error = |source| ClientError::File { operation: "write", path: path.to_owned(), source };
         let file = File::create(path).await.map_err(file_error)?;
         let mut sink = BufWriter::with_capacity(PIECE_BYTES, file);
@@ -161,7 +176,7 @@ impl Client {
         loop {
             let before = written;
             let part =
-                self.download_from(digest, path, &mut sink, &mut hash, &mut written, &mut received).await;
+                self.download_part(source, path, &mut sink, &mut hash, &mut written, &mut received).await;
             let Err(failed) = part else { break };
             if written > before {
                 retry = Retry::new(self.shared.reconnect_for);
@@ -171,26 +186,21 @@ impl Client {
             }
         }
         sink.flush().await.map_err(file_error)?;
-        let found = Digest::from_bytes(hash.finalize().into());
-        if found == *digest {
-            Ok(written)
-        } else {
-            Err(ClientError::DigestMismatch { expected: *digest, received: found })
-        }
+        Ok((written, Digest::from_bytes(hash.finalize().into())))
     }
 
-    async fn download_from(
+    async fn download_part(
         &self,
-        digest: &Digest,
+        source: &str,
         path: &Path,
         sink: &mut BufWriter<File>,
         hash: &mut Sha256,
         written: &mut u64,
         received: &mut impl FnMut(u64),
     ) -> Result<(), ClientError> {
-        let mut call = Call::get(artifact_path(digest));
+        let mut call = Call::get(source);
         if *written > 0 {
-            call = call.header(HeaderName::from_static("range"), &format!("bytes={written}-"));
+            call = call.header("range", &format!("bytes={written}-"));
         }
         let operation = call.operation();
         let (head, mut body, connection) = self.open(&call).await?;

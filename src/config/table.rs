@@ -8,6 +8,7 @@ use toml::Value;
 
 use super::{ConfigError, Places, Settings};
 use crate::contract::quantity::Seconds;
+use crate::domain::spec::{human, nearest};
 
 /// What a setting holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +82,8 @@ pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
         .parse()
         .map_err(|source| ConfigError::NotToml { path: path.to_owned(), source: Box::new(source) })?;
     if let Some(key) = table.keys().find(|key| !SETTINGS.iter().any(|setting| setting.key == *key)) {
-        let known: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
-        let hint = format!("; known: {}", known.join(", "));
+        let near = nearest(key, SETTINGS.iter().map(|setting| setting.key));
+        let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         return Err(ConfigError::UnknownKey { path: path.to_owned(), key: key.clone(), hint });
     }
     Ok(table)
@@ -181,11 +182,17 @@ fn number(value: &Value) -> Option<f64> {
 }
 
 fn bytes(value: &Value) -> Option<u64> {
-    u64::try_from(whole(value)?).ok()
+    match value {
+        Value::String(text) => human::bytes(text).ok(),
+        value => u64::try_from(whole(value)?).ok(),
+    }
 }
 
 fn seconds(value: &Value) -> Option<Seconds> {
-    let seconds = Seconds::from_f64(number(value)?)?;
+    let seconds = match value {
+        Value::String(text) => human::seconds(text).ok()?,
+        value => Seconds::from_f64(number(value)?)?,
+    };
     (seconds.millis() > 0).then_some(seconds)
 }
 

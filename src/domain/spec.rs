@@ -24,6 +24,7 @@ use crate::contract::problem::{Fault, Warning};
 use crate::contract::spec::{InputOrigin, JobSpec, Workload};
 use reader::{Node, Pointer, Reader};
 
+pub use nearest::nearest;
 pub use paths::is_glob;
 
 /// What the reader may be told about its caller and its server.

@@ -1,7 +1,7 @@
 //! The known word nearest to a mistyped one.
 
 /// The nearest of `known`, if it is near enough to be what was meant.
-pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given: Vec<char> = given.chars().take(40).flat_map(char::to_lowercase).collect();
     let allowed = given.len().div_ceil(3).min(4);
     known
