@@ -17,6 +17,7 @@ pub mod store;
 
 pub mod actors;
 
+pub mod cli;
 pub mod http;
 pub mod worker;
 

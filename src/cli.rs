@@ -1,0 +1,125 @@
+//! The command line: reads what was typed, speaks with a server, shows what came of it. Decides nothing about jobs.
+//! Starts as little as it can: one thread, one connection, no look at the terminal unless something is drawn.
+
+mod args;
+mod artifact;
+mod carry;
+mod daemon;
+mod doctor;
+mod dry_run;
+pub mod error;
+mod exit_status;
+mod fetch;
+mod follow;
+mod hand_over;
+mod job_choice;
+mod jobs;
+mod logs;
+pub mod on_demand;
+mod quantities;
+pub mod reference;
+mod run;
+mod screen;
+mod server_choice;
+mod show;
+mod shown;
+mod spec_args;
+mod spec_building;
+mod verdict;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::config::Settings;
+use crate::contract::server::WhoAmI;
+use args::{Cli, Command, ServerCommand};
+pub use daemon::RunDaemon;
+use error::CliError;
+use exit_status::ExitStatus;
+use server_choice::{OnDemand, Server, server};
+
+/// What every command knows.
+struct Context {
+    settings: Settings,
+    server_flag: Option<String>,
+    json: bool,
+}
+
+impl Context {
+    fn server(&self, on_demand: OnDemand) -> Result<Server, CliError> {
+        server(self.server_flag.as_deref(), &self.settings, on_demand)
+    }
+}
+
+/// Runs the command line of this process. `run_daemon` carries out `server start`.
+pub fn main(run_daemon: RunDaemon) -> ExitCode {
+    // Prints help and usage errors itself, with status 0 and 2.
+    let cli = Cli::parse();
+    match dispatch(cli, run_daemon) {
+        Ok(status) => status.into(),
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            screen::say(error.rendered().trim_end());
+            error.exit_status().into()
+        }
+    }
+}
+
+fn dispatch(cli: Cli, run_daemon: RunDaemon) -> Result<ExitStatus, CliError> {
+    if let Command::Completions { shell } = cli.command {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "gpulayer", &mut script);
+        screen::print(String::from_utf8_lossy(&script).trim_end())?;
+        return Ok(ExitStatus::SUCCESS);
+    }
+    let context =
+        Context { settings: Settings::load()?, server_flag: cli.global.server, json: cli.global.json };
+    if let Command::Server(ServerCommand::Start(args)) = &cli.command {
+        return daemon::start(&context, args, run_daemon);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| CliError::Runtime { source })?;
+    let done = runtime.block_on(command(&context, &cli.command));
+    // A read of a terminal or a file may still be under way on another thread; nobody waits for it.
+    runtime.shutdown_background();
+    done
+}
+
+async fn command(context: &Context, command: &Command) -> Result<ExitStatus, CliError> {
+    match command {
+        Command::Run(args) => run::run(context, args).await,
+        Command::Submit(args) => run::submit(context, args).await,
+        Command::Attach(args) => run::attach(context, args).await,
+        Command::Wait(args) => run::wait(context, args).await,
+        Command::Ps(args) => jobs::ps(context, args).await,
+        Command::Show(args) => show::run(context, args).await,
+        Command::Logs(args) => logs::logs(context, args).await,
+        Command::Events(args) => logs::events(context, args).await,
+        Command::Fetch(args) => fetch::run(context, args).await,
+        Command::Cancel(args) => jobs::cancel(context, args).await,
+        Command::Retry(args) => jobs::retry(context, args).await,
+        Command::Rm(args) => jobs::rm(context, args).await,
+        Command::Artifact(command) => artifact::run(context, command).await,
+        Command::Up(args) => daemon::up(context, args).await,
+        Command::Down(args) => daemon::down(context, args).await,
+        Command::Doctor => doctor::run(context).await,
+        Command::Whoami => whoami(context).await,
+        // Handled before there was a runtime.
+        Command::Server(_) | Command::Completions { .. } => Ok(ExitStatus::USAGE),
+    }
+}
+
+/// `gpulayer whoami`.
+async fn whoami(context: &Context) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    let me: WhoAmI = client.get("/v1/whoami").await?;
+    if context.json {
+        screen::print_json(&me)?;
+    } else {
+        screen::print(&format!("{} ({}, by {}) on {}", me.name, me.role, me.via, client.endpoint()))?;
+    }
+    Ok(ExitStatus::SUCCESS)
+}

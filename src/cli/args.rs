@@ -1,0 +1,289 @@
+//! The command line as typed. What it means is decided by the module of each command.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::spec_args::SpecArgs;
+
+/// Runs a command on any machine that can run it, and brings back logs, outputs and the result.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gpulayer",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Start with:  gpulayer run -- python train.py"
+)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Global {
+    /// Server to speak with: http://HOST[:PORT] or unix:/PATH [default: the own daemon, started on demand]
+    #[arg(long, alias = "url", global = true, value_name = "NAME|URL", help_heading = "Global options")]
+    pub(super) server: Option<String>,
+    /// Print JSON; streams as one object a line
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run a command as a job, follow it, and exit like it
+    Run(RunArgs),
+    /// Submit a job and print its id
+    Submit(SubmitArgs),
+    /// Follow a job that is already there, and exit like it
+    Attach(OneJob),
+    /// List jobs: the active ones and the last ten that ended
+    Ps(PsArgs),
+    /// Show all about a job
+    Show(Jobs),
+    /// Print a job's log
+    Logs(LogsArgs),
+    /// Wait until jobs have ended, and exit like the first that did not succeed
+    Wait(Jobs),
+    /// Bring a job's outputs here
+    #[command(alias = "get")]
+    Fetch(FetchArgs),
+    /// Stop jobs
+    Cancel(CancelArgs),
+    /// Submit ended jobs again as new jobs
+    Retry(Jobs),
+    /// Remove ended jobs with their logs and outputs
+    Rm(Jobs),
+    /// Print what happened to a job
+    Events(EventsArgs),
+    /// Store and bring back files by their digest
+    #[command(subcommand)]
+    Artifact(ArtifactCommand),
+    /// Start the daemon in the background, with a port on loopback
+    Up(UpArgs),
+    /// Stop the daemon
+    Down(DownArgs),
+    /// Run the daemon
+    #[command(subcommand)]
+    Server(ServerCommand),
+    /// Show the credential in use
+    Whoami,
+    /// Check this installation
+    Doctor,
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `gpulayer run`.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) spec: SpecArgs,
+    /// Fetch the outputs into this folder at the end
+    #[arg(long, value_name = "DIR")]
+    pub(super) to: Option<PathBuf>,
+    /// Do not follow: print the id and leave the job running
+    #[arg(long, short = 'd')]
+    pub(super) detach: bool,
+}
+
+/// `gpulayer submit`.
+#[derive(Debug, Args)]
+pub(super) struct SubmitArgs {
+    #[command(flatten)]
+    pub(super) spec: SpecArgs,
+}
+
+/// One job.
+#[derive(Debug, Args)]
+pub(super) struct OneJob {
+    /// Id, its beginning or tail (4 characters or more), a name, or @last
+    #[arg(value_name = "JOB")]
+    pub(super) job: String,
+}
+
+/// Several jobs.
+#[derive(Debug, Args)]
+pub(super) struct Jobs {
+    /// Ids, their beginnings or tails (4 characters or more), names, or @last
+    #[arg(value_name = "JOB", required_unless_present = "label")]
+    pub(super) jobs: Vec<String>,
+    /// All jobs with this label; repeat to narrow
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(super) label: Vec<String>,
+}
+
+/// `gpulayer ps`.
+#[derive(Debug, Args)]
+pub(super) struct PsArgs {
+    /// All jobs, ended ones too
+    #[arg(long, short = 'a')]
+    pub(super) all: bool,
+    /// Only jobs in this state; may be repeated
+    #[arg(long, value_name = "STATE")]
+    pub(super) state: Vec<String>,
+    /// Only jobs of this project
+    #[arg(long, value_name = "NAME")]
+    pub(super) project: Option<String>,
+    /// Only jobs with this label; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(super) label: Vec<String>,
+    /// Only jobs I submitted
+    #[arg(long)]
+    pub(super) mine: bool,
+}
+
+/// `gpulayer logs`.
+#[derive(Debug, Args)]
+pub(super) struct LogsArgs {
+    /// Id, its beginning or tail, a name, or @last
+    #[arg(value_name = "JOB", default_value = "@last")]
+    pub(super) job: String,
+    /// Go on until the job has ended
+    #[arg(long, short = 'f')]
+    pub(super) follow: bool,
+    /// Only lines of this attempt
+    #[arg(long, value_name = "N")]
+    pub(super) attempt: Option<u32>,
+    /// Only lines of this task
+    #[arg(long, value_name = "TASK")]
+    pub(super) task: Option<String>,
+    /// Only lines of this rank
+    #[arg(long, value_name = "N")]
+    pub(super) rank: Option<u32>,
+    /// Only lines of this stream
+    #[arg(long, value_name = "STREAM", value_parser = ["stdout", "stderr", "system"])]
+    pub(super) stream: Option<String>,
+    /// Only the last N lines
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(super) tail: Option<usize>,
+    /// Only lines written since: a time (RFC 3339) or how long ago (10m)
+    #[arg(long, value_name = "TIME|AGO")]
+    pub(super) since: Option<String>,
+    /// Only lines that contain this text
+    #[arg(long, value_name = "TEXT")]
+    pub(super) grep: Option<String>,
+    /// Begin each line with its time
+    #[arg(long, short = 't')]
+    pub(super) timestamps: bool,
+}
+
+/// `gpulayer events`.
+#[derive(Debug, Args)]
+pub(super) struct EventsArgs {
+    /// Id, its beginning or tail, a name, or @last
+    #[arg(value_name = "JOB", default_value = "@last")]
+    pub(super) job: String,
+    /// Go on until the job has ended
+    #[arg(long, short = 'f')]
+    pub(super) follow: bool,
+}
+
+/// `gpulayer fetch`.
+#[derive(Debug, Args)]
+pub(super) struct FetchArgs {
+    /// Id, its beginning or tail, a name, or @last
+    #[arg(value_name = "JOB", default_value = "@last")]
+    pub(super) job: String,
+    /// Into this folder
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) to: PathBuf,
+    /// The files that no output declares, while the workspace is kept
+    #[arg(long)]
+    pub(super) undeclared: bool,
+    /// Overwrite files that are there
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+/// `gpulayer cancel`.
+#[derive(Debug, Args)]
+pub(super) struct CancelArgs {
+    #[command(flatten)]
+    pub(super) jobs: Jobs,
+    /// Kill at once, without the time to finish
+    #[arg(long)]
+    pub(super) now: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ArtifactCommand {
+    /// Store a file, or a folder as a bundle, and print its address
+    Put {
+        /// File or folder
+        #[arg(value_name = "PATH")]
+        path: PathBuf,
+    },
+    /// Bring an artifact's bytes here
+    Get {
+        /// artifact://sha256/HEX
+        #[arg(value_name = "ADDRESS")]
+        address: String,
+        /// Into this file
+        #[arg(long, short = 'o', value_name = "FILE")]
+        output: PathBuf,
+        /// Overwrite a file that is there
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// `gpulayer up`.
+#[derive(Debug, Args)]
+pub(super) struct UpArgs {
+    /// Port on loopback; 0 = any free one [default: 8470]
+    #[arg(long, value_name = "PORT")]
+    pub(super) port: Option<u16>,
+    /// Only the control plane: run no jobs on this machine
+    #[arg(long)]
+    pub(super) no_worker: bool,
+}
+
+/// `gpulayer down`.
+#[derive(Debug, Args)]
+pub(super) struct DownArgs {
+    /// Leave running tasks to the next daemon
+    #[arg(long)]
+    pub(super) keep: bool,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    pub(super) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ServerCommand {
+    /// Run the daemon in the foreground
+    Start(ServerStartArgs),
+}
+
+/// `gpulayer server start`.
+#[derive(Debug, Args)]
+pub(super) struct ServerStartArgs {
+    /// Port on loopback; 0 = any free one [default: 8470]
+    #[arg(long, value_name = "PORT", conflicts_with = "no_tcp")]
+    pub(super) port: Option<u16>,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", conflicts_with = "no_tcp")]
+    pub(super) host: std::net::IpAddr,
+    /// Only the Unix socket
+    #[arg(long)]
+    pub(super) no_tcp: bool,
+    /// The Unix socket [default: $GPULAYER_STATE/gpulayer.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(super) socket: Option<PathBuf>,
+    /// Only the control plane: run no jobs on this machine
+    #[arg(long)]
+    pub(super) no_worker: bool,
+    /// Started by a command that found no daemon: leaves when idle
+    #[arg(long, hide = true)]
+    pub(super) on_demand: bool,
+    /// Standard input is a pipe to whoever waits for the daemon to answer
+    #[arg(long, hide = true)]
+    pub(super) tell_ready: bool,
+}

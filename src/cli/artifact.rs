@@ -1,0 +1,67 @@
+//! `artifact put` and `artifact get`: bytes by their digest.
+
+use std::path::Path;
+
+use super::Context;
+use super::args::ArtifactCommand;
+use super::carry::Parcel;
+use super::error::CliError;
+use super::exit_status::ExitStatus;
+use super::screen::{print, print_json, say};
+use super::server_choice::OnDemand;
+use super::shown::size;
+use crate::contract::artifact::Digest;
+
+/// `gpulayer artifact …`.
+pub(super) async fn run(context: &Context, command: &ArtifactCommand) -> Result<ExitStatus, CliError> {
+    match command {
+        ArtifactCommand::Put { path } => put(context, path).await,
+        ArtifactCommand::Get { address, output, force } => bring(context, address, output, *force).await,
+    }
+}
+
+async fn put(context: &Context, path: &Path) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    let parcel = if path.is_dir() {
+        let (parcel, remark) = Parcel::folder(path, &context.settings.places)?;
+        say(&remark);
+        parcel
+    } else {
+        Parcel::file(path)?
+    };
+    if !client.missing(&[parcel.digest]).await?.is_empty() {
+        parcel.send(&client).await?;
+    }
+    if context.json {
+        print_json(&serde_json::json!({ "artifact": parcel.digest, "size_bytes": parcel.size_bytes }))?;
+    } else {
+        print(&parcel.digest.to_string())?;
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+async fn bring(context: &Context, address: &str, output: &Path, force: bool) -> Result<ExitStatus, CliError> {
+    let digest: Digest =
+        address.parse().or_else(|_| Digest::from_hex(address)).map_err(|_| CliError::Flag {
+            flag: "ADDRESS",
+            given: address.to_owned(),
+            expected: "artifact://sha256/ and 64 lower-case hex digits",
+        })?;
+    if !force && output.symlink_metadata().is_ok() {
+        return Err(CliError::InTheWay { path: output.to_owned(), count: 1 });
+    }
+    let client = context.server(OnDemand::Start)?.client;
+    let mut fresh = output.as_os_str().to_owned();
+    fresh.push(format!(".gpulayer-{}", hex::encode(rand::random::<[u8; 6]>())));
+    let fresh = Path::new(&fresh);
+    let downloaded =
+        client.download(&digest, fresh, |_| {}).await.map_err(CliError::from).and_then(|bytes| {
+            let renamed = std::fs::rename(fresh, output).map(|()| bytes);
+            renamed.map_err(|source| CliError::File { operation: "write", path: output.to_owned(), source })
+        });
+    if downloaded.is_err() {
+        drop(std::fs::remove_file(fresh));
+    }
+    say(&format!("{} brought", size(downloaded?)));
+    Ok(ExitStatus::SUCCESS)
+}

@@ -1,0 +1,302 @@
+//! Brings along what a job needs: the source folder, input files and folders. Each is stored under its digest, and
+//! only what the server lacks is sent.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::error::CliError;
+use super::screen::say;
+use super::shown::size;
+use super::spec_building::Draft;
+use crate::artifacts::bundle::{self, LeftOut, PlanOptions, SourceRoot};
+use crate::client::Client;
+use crate::config::Places;
+use crate::contract::artifact::Digest;
+
+/// How many left-out things a line names.
+const NAMED: usize = 4;
+
+/// Something to be stored on the server.
+pub(super) struct Parcel {
+    pub(super) digest: Digest,
+    pub(super) size_bytes: u64,
+    origin: Origin,
+}
+
+enum Origin {
+    File(PathBuf),
+    Folder(Box<bundle::Plan>),
+}
+
+/// What goes along with a job.
+#[derive(Default)]
+pub(super) struct Baggage {
+    parcels: Vec<Parcel>,
+    /// `sent 14 files, 1.2 MB · left out: data/ (4.1 GB)`, once it has been sent.
+    remarks: Vec<String>,
+}
+
+/// How `--source` was given.
+pub(super) enum Source<'a> {
+    Auto,
+    None,
+    Folder(&'a Path),
+    /// `--here`.
+    Here,
+}
+
+impl Baggage {
+    /// Decides what goes along and writes its digests into the draft. Reads files; sends nothing.
+    pub(super) fn pack(draft: &mut Draft, source: &Source<'_>, places: &Places) -> Result<Self, CliError> {
+        let mut baggage = Self::default();
+        let here = || {
+            std::env::current_dir().map_err(|source| CliError::File {
+                operation: "find the current folder",
+                path: ".".into(),
+                source,
+            })
+        };
+        let root = match source {
+            // A spec that names a source, or a function, brings its own.
+            Source::Auto if draft.spec.contains_key("source") => None,
+            Source::Auto => bundle::source_root(&here()?, &draft.argv(), std::env::home_dir().as_deref()),
+            Source::None => None,
+            Source::Folder(folder) => Some(SourceRoot { root: (*folder).to_owned(), cwd: PathBuf::new() }),
+            Source::Here => {
+                draft.set_cwd(&here()?.to_string_lossy());
+                None
+            }
+        };
+        if let Some(SourceRoot { root, cwd }) = root {
+            let parcel = baggage.folder(&root, places)?;
+            draft.spec.insert("source".to_owned(), json!(parcel));
+            if cwd != Path::new("") {
+                draft.set_cwd(&cwd.to_string_lossy());
+            }
+        }
+        for given in std::mem::take(&mut draft.inputs) {
+            let input = baggage.input(&given, places)?;
+            match draft.spec.entry("inputs").or_insert_with(|| json!([])) {
+                serde_json::Value::Array(inputs) => inputs.push(input),
+                other => *other = json!([input]),
+            }
+        }
+        Ok(baggage)
+    }
+
+    /// One `--input SRC[:PATH]` as the spec has it.
+    fn input(&mut self, given: &str, places: &Places) -> Result<serde_json::Value, CliError> {
+        let (source, path) = split_input(given);
+        if let Ok(digest) = source.parse::<Digest>() {
+            let path = path.ok_or_else(|| CliError::Flag {
+                flag: "--input",
+                given: given.to_owned(),
+                expected: "ADDRESS:PATH, because an artifact has no name of its own",
+            })?;
+            return Ok(json!({ "artifact": digest, "path": path }));
+        }
+        let from = Path::new(source);
+        let path = match (path, from.file_name()) {
+            (Some(path), _) => path.to_owned(),
+            (None, Some(name)) => name.to_string_lossy().into_owned(),
+            (None, None) => {
+                let expected = "SRC:PATH, because SRC has no name of its own";
+                return Err(CliError::Flag { flag: "--input", given: given.to_owned(), expected });
+            }
+        };
+        if from.is_dir() {
+            Ok(json!({ "artifact": self.folder(from, places)?, "path": path, "unpack": true }))
+        } else {
+            Ok(json!({ "artifact": self.file(from)?, "path": path }))
+        }
+    }
+
+    fn file(&mut self, path: &Path) -> Result<Digest, CliError> {
+        let parcel = Parcel::file(path)?;
+        let digest = parcel.digest;
+        self.parcels.push(parcel);
+        Ok(digest)
+    }
+
+    fn folder(&mut self, root: &Path, places: &Places) -> Result<Digest, CliError> {
+        let (parcel, remark) = Parcel::folder(root, places)?;
+        let digest = parcel.digest;
+        self.parcels.push(parcel);
+        self.remarks.push(remark);
+        Ok(digest)
+    }
+
+    /// Sends what the server lacks, and says what went along.
+    pub(super) async fn send(&self, client: &Client) -> Result<(), CliError> {
+        if self.parcels.is_empty() {
+            return Ok(());
+        }
+        let digests: Vec<_> = self.parcels.iter().map(|parcel| parcel.digest).collect();
+        let missing = client.missing(&digests).await?;
+        for parcel in &self.parcels {
+            if missing.contains(&parcel.digest) {
+                parcel.send(client).await?;
+            }
+        }
+        self.remarks.iter().for_each(|remark| say(remark));
+        Ok(())
+    }
+}
+
+impl Parcel {
+    /// One file's bytes.
+    pub(super) fn file(path: &Path) -> Result<Self, CliError> {
+        let (digest, size_bytes) = digest_of(path)?;
+        Ok(Self { digest, size_bytes, origin: Origin::File(path.to_owned()) })
+    }
+
+    /// A folder as a bundle, and the sentence that says what it holds.
+    pub(super) fn folder(root: &Path, places: &Places) -> Result<(Self, String), CliError> {
+        let fault =
+            |source: bundle::BundleError| CliError::Bundle { path: root.to_owned(), source: source.into() };
+        let own_folders = vec![places.home.clone(), places.state.clone()];
+        let plan =
+            bundle::plan(root, &PlanOptions { own_folders, ..PlanOptions::default() }).map_err(fault)?;
+        let cache = places.home.join("cache/bundles");
+        let made = bundle::digest(&plan, Some(&cache)).map_err(fault)?;
+        let remark = remark(made.file_count, made.size_bytes, &made.left_out);
+        let origin = Origin::Folder(Box::new(plan));
+        Ok((Self { digest: made.digest, size_bytes: made.size_bytes, origin }, remark))
+    }
+
+    /// Sends the bytes.
+    pub(super) async fn send(&self, client: &Client) -> Result<(), CliError> {
+        let plan = match &self.origin {
+            Origin::File(path) => {
+                return Ok(client.upload(&self.digest, path, self.size_bytes, |_| {}).await?);
+            }
+            Origin::Folder(plan) => plan,
+        };
+        let spool = Spool::create()?;
+        let written = bundle::write(plan, BufWriter::with_capacity(256 << 10, &spool.file));
+        written.map_err(|source| CliError::Bundle { path: plan.root().to_owned(), source: source.into() })?;
+        Ok(client.upload(&self.digest, &spool.path, self.size_bytes, |_| {}).await?)
+    }
+}
+
+/// A private temporary file, removed when dropped.
+struct Spool {
+    path: PathBuf,
+    file: File,
+}
+
+impl Spool {
+    fn create() -> Result<Self, CliError> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let name = format!("gpulayer-bundle-{}", hex::encode(rand::random::<[u8; 8]>()));
+        let path = std::env::temp_dir().join(name);
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+        match file {
+            Ok(file) => Ok(Self { path, file }),
+            Err(source) => Err(CliError::File { operation: "make", path, source }),
+        }
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+/// The digest and size of a file's bytes.
+pub(super) fn digest_of(path: &Path) -> Result<(Digest, u64), CliError> {
+    let fault = |source| CliError::File { operation: "read", path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(fault)?;
+    let mut hash = Sha256::new();
+    let mut piece = vec![0; 256 << 10];
+    let mut size_bytes = 0;
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => {
+                hash.update(&piece[..read]);
+                size_bytes += read as u64;
+            }
+            Err(again) if again.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(fault(source)),
+        }
+    }
+    Ok((Digest::from_bytes(hash.finalize().into()), size_bytes))
+}
+
+/// `SRC[:PATH]`; the colons of an artifact's address are no separator.
+fn split_input(given: &str) -> (&str, Option<&str>) {
+    let begin = if given.starts_with("artifact://") { "artifact://".len() } else { 0 };
+    match given[begin..].rsplit_once(':') {
+        Some((source, path)) if !source.is_empty() && !path.is_empty() => {
+            (&given[..begin + source.len()], Some(path))
+        }
+        _ => (given, None),
+    }
+}
+
+fn remark(file_count: u64, size_bytes: u64, left_out: &[LeftOut]) -> String {
+    let files = if file_count == 1 { "file" } else { "files" };
+    let mut text = format!("sent {file_count} {files}, {}", size(size_bytes));
+    let mut worth: Vec<_> =
+        left_out.iter().filter(|left| left.size_bytes > 0 || left.reason.cannot_travel()).collect();
+    worth.sort_by_key(|left| (!left.reason.cannot_travel(), std::cmp::Reverse(left.size_bytes)));
+    let named: Vec<_> = worth.iter().take(NAMED).map(|left| named(left)).collect();
+    if !named.is_empty() {
+        text += &format!(" · left out: {}", named.join(", "));
+        if worth.len() > NAMED {
+            text += &format!(" and {} more", worth.len() - NAMED);
+        }
+    }
+    text
+}
+
+fn named(left: &LeftOut) -> String {
+    if left.reason.cannot_travel() {
+        return format!("{} ({})", left.path, left.reason);
+    }
+    let more = if left.at_least { "≥ " } else { "" };
+    format!("{} ({more}{})", left.path, size(left.size_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifacts::bundle::LeftOutReason;
+
+    #[test]
+    fn an_input_is_split_at_its_last_colon() {
+        let address = format!("artifact://sha256/{}", "0".repeat(64));
+        assert_eq!(split_input("data.csv"), ("data.csv", None));
+        assert_eq!(split_input("a/b:c"), ("a/b", Some("c")));
+        assert_eq!(split_input(&format!("{address}:in")), (address.as_str(), Some("in")));
+        assert_eq!(split_input(&address), (address.as_str(), None));
+        assert_eq!(split_input("x:"), ("x:", None));
+    }
+
+    #[test]
+    fn the_remark_names_what_could_not_travel_first_and_then_the_largest() {
+        let left = |path: &str, reason, size_bytes| LeftOut {
+            path: path.into(),
+            reason,
+            size_bytes,
+            at_least: false,
+        };
+        assert_eq!(remark(14, 1_200_000, &[]), "sent 14 files, 1.2 MB");
+        let all = [
+            left("small/", LeftOutReason::Ignored, 10),
+            left("data/", LeftOutReason::Ignored, 4_100_000_000),
+            left("pipe", LeftOutReason::Fifo, 0),
+            left(".git", LeftOutReason::VersionControl, 0),
+        ];
+        assert_eq!(
+            remark(1, 999, &all),
+            "sent 1 file, 999 B · left out: pipe (a fifo), data/ (4.1 GB), small/ (10 B)"
+        );
+    }
+}

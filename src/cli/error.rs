@@ -1,0 +1,279 @@
+//! What can go wrong in a command, how it is told, and what to do next.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io;
+use std::path::PathBuf;
+
+use super::exit_status::ExitStatus;
+use crate::client::ClientError;
+use crate::config::ConfigError;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::problem::Fault;
+use crate::domain::spec::human::QuantityError;
+
+/// A command that did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The server, or the way to it.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A flag's value cannot be used.
+    #[error("{flag} {given}: {expected} is expected")]
+    Flag {
+        /// The flag.
+        flag: &'static str,
+        /// As given.
+        given: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// A size or time that cannot be read.
+    #[error("{flag} {given}")]
+    Quantity {
+        /// The flag.
+        flag: &'static str,
+        /// As given.
+        given: String,
+        /// What is allowed.
+        source: QuantityError,
+    },
+    /// Sizes or times in a spec file that cannot be read.
+    #[error("{path} has {} that cannot be read", if faults.len() == 1 { "a value" } else { "values" }, path = .path.display())]
+    SpecFaults {
+        /// Which file.
+        path: PathBuf,
+        /// Each with what is allowed.
+        faults: Vec<Fault>,
+    },
+    /// Neither argv nor a spec.
+    #[error("there is nothing to run: put the command after `--`, or give --shell or --spec")]
+    NothingToRun,
+    /// Two ways to say what runs.
+    #[error("a command after `--` and --shell cannot be given together")]
+    TwoCommands,
+    /// `--here` on a server that is not the own daemon.
+    #[error("--here runs in this folder itself, which only the own daemon on this machine can do")]
+    HereElsewhere,
+    /// A server by name.
+    #[error(
+        "--server {name}: saved connections are not built yet; give a URL such as http://127.0.0.1:8470 or unix:/PATH"
+    )]
+    SavedConnection {
+        /// As given.
+        name: String,
+    },
+    /// A spec file that cannot be read as one.
+    #[error("{path} cannot be read as {format}", path = .path.display())]
+    SpecFormat {
+        /// Which file.
+        path: PathBuf,
+        /// JSON, YAML, TOML.
+        format: &'static str,
+        /// Where and why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A spec whose top level is no table.
+    #[error("{path} is not a job spec: a table of fields is expected", path = .path.display())]
+    SpecShape {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A file of this machine.
+    #[error("cannot {operation} {path}", path = .path.display())]
+    File {
+        /// `read`, `write`, …
+        operation: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Files that are in the way.
+    #[error("{count} of the files to fetch are there already with other contents, such as {path}", path = .path.display())]
+    InTheWay {
+        /// One of them.
+        path: PathBuf,
+        /// How many.
+        count: usize,
+    },
+    /// An output whose path or link leaves the folder.
+    #[error("{path}: leads out of the folder it is fetched to, so it is not written")]
+    LeavesFolder {
+        /// As the server sent it.
+        path: String,
+    },
+    /// No job is meant by that.
+    #[error("no job is called `{given}`")]
+    NoSuchJob {
+        /// As given.
+        given: String,
+    },
+    /// Several jobs are meant by that.
+    #[error("`{given}` could mean {candidates}")]
+    AmbiguousJob {
+        /// As given.
+        given: String,
+        /// Some of them.
+        candidates: String,
+    },
+    /// No job was named.
+    #[error("no job was named: give an id, its tail, a name, or @last")]
+    NoJobNamed,
+    /// The source or an input cannot travel.
+    #[error("cannot bring along {path}", path = .path.display())]
+    Bundle {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A daemon did not come up.
+    #[error("the daemon did not start")]
+    NotStarted(#[from] super::on_demand::StartError),
+    /// The daemon of this process ended badly.
+    #[error("the daemon stopped")]
+    Daemon {
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The runtime could not be made.
+    #[error("cannot set up this process")]
+    Runtime {
+        /// Why.
+        source: io::Error,
+    },
+    /// Standard output cannot be written to.
+    #[error("cannot write to standard output")]
+    Stdout {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// `down` was not confirmed.
+    #[error("nothing was stopped")]
+    NotConfirmed,
+    /// A check of `doctor` failed.
+    #[error("{failed} of the checks failed")]
+    Unwell {
+        /// How many.
+        failed: usize,
+    },
+}
+
+impl CliError {
+    /// Whether the reader of standard output went away: no fault, and nothing to say.
+    pub(super) fn is_broken_pipe(&self) -> bool {
+        matches!(self, CliError::Stdout { source } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// SPEC section 9: 1 failed, 2 usage.
+    pub(super) fn exit_status(&self) -> ExitStatus {
+        match self {
+            CliError::Flag { .. }
+            | CliError::Quantity { .. }
+            | CliError::NothingToRun
+            | CliError::TwoCommands
+            | CliError::HereElsewhere
+            | CliError::SavedConnection { .. }
+            | CliError::NoJobNamed => ExitStatus::USAGE,
+            _ => ExitStatus::FAILED,
+        }
+    }
+
+    /// What to do next, when there is something to say.
+    fn hint(&self) -> Option<String> {
+        match self {
+            CliError::Client(ClientError::Unreachable { .. }) => Some(
+                "check that the server runs there; a configured server that does not answer is never replaced by another"
+                    .to_owned(),
+            ),
+            CliError::Client(ClientError::Refused(problem)) => match problem.code {
+                ErrorCode::Unauthenticated => Some(
+                    "set GPULAYER_TOKEN to a client token; on the server's machine: GPULAYER_TOKEN=$(cat ~/.gpulayer/client-token)"
+                        .to_owned(),
+                ),
+                ErrorCode::StorageFull => Some("free disk space on the server, or remove ended jobs with `gpulayer rm`".to_owned()),
+                ErrorCode::Internal => Some(format!("look for request {} in the daemon's log", problem.request_id)),
+                _ if problem.retryable => Some("try again shortly".to_owned()),
+                _ => None,
+            },
+            CliError::InTheWay { .. } => Some("fetch into another folder with --to, or overwrite with --force".to_owned()),
+            CliError::NoSuchJob { .. } => Some("`gpulayer ps -a` lists all jobs".to_owned()),
+            CliError::AmbiguousJob { .. } => Some("give more characters of the id".to_owned()),
+            CliError::HereElsewhere => Some("leave --here out to send a copy of the folder (--source)".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// The whole message for standard error: what failed, every cause, every bad field, what to do next.
+    pub(super) fn rendered(&self) -> String {
+        let mut text = format!("gpulayer: {self}\n");
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            for (index, line) in error.to_string().lines().enumerate() {
+                let lead = if index == 0 { "  because: " } else { "           " };
+                let _ = writeln!(text, "{lead}{line}");
+            }
+            cause = error.source();
+        }
+        let faults = match self {
+            CliError::Client(ClientError::Refused(problem)) => problem.errors.as_slice(),
+            CliError::SpecFaults { faults, .. } => faults.as_slice(),
+            _ => &[],
+        };
+        for fault in faults {
+            let _ = writeln!(text, "  {}: {}", fault.pointer, fault.detail);
+        }
+        if let Some(hint) = self.hint() {
+            let _ = writeln!(text, "  hint: {hint}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Endpoint;
+    use crate::contract::problem::Problem;
+
+    #[test]
+    fn a_refusal_shows_every_bad_field() {
+        let fault = |pointer: &str, detail: &str| Fault {
+            pointer: pointer.into(),
+            code: "invalid".into(),
+            detail: detail.into(),
+        };
+        let problem = Problem::new(ErrorCode::InvalidSpec, "The spec has 2 faults.").with_errors(vec![
+            fault("/workload/command/argv", "must hold at least the program"),
+            fault("/priority", "is 200, but -100 to 100 is allowed"),
+        ]);
+        insta::assert_snapshot!(CliError::from(ClientError::Refused(Box::new(problem))).rendered(), @"
+        gpulayer: The spec has 2 faults.
+          /workload/command/argv: must hold at least the program
+          /priority: is 200, but -100 to 100 is allowed
+        ");
+    }
+
+    #[test]
+    fn an_unreachable_server_is_named_with_its_cause() {
+        let error = ClientError::Unreachable {
+            endpoint: Endpoint::parse("http://127.0.0.1:9").unwrap(),
+            source: io::Error::other("Connection refused"),
+        };
+        insta::assert_snapshot!(CliError::from(error).rendered(), @"
+        gpulayer: no answer from http://127.0.0.1:9
+          because: Connection refused
+          hint: check that the server runs there; a configured server that does not answer is never replaced by another
+        ");
+    }
+
+    #[test]
+    fn usage_is_told_from_failure() {
+        assert_eq!(CliError::NothingToRun.exit_status(), ExitStatus::USAGE);
+        assert_eq!(CliError::NoSuchJob { given: "x".into() }.exit_status(), ExitStatus::FAILED);
+    }
+}

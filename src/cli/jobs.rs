@@ -1,0 +1,150 @@
+//! `ps`, `cancel`, `retry`, `rm`.
+
+use super::Context;
+use super::args::{CancelArgs, Jobs, PsArgs};
+use super::error::CliError;
+use super::exit_status::ExitStatus;
+use super::job_choice::{all, several};
+use super::screen::{Output, print, print_json, table};
+use super::server_choice::OnDemand;
+use super::shown::{harmless, moment, span, tail};
+use crate::client::endpoint::encoded;
+use crate::contract::ids::JobId;
+use crate::contract::job::{CancelRequest, Job, JobState};
+use crate::contract::quantity::Timestamp;
+use crate::contract::server::WhoAmI;
+
+/// How many ended jobs are listed beside the active ones.
+const ENDED: usize = 10;
+/// The longest name or reason in a table, in characters.
+const LONGEST_CELL: usize = 48;
+
+/// `gpulayer ps`.
+pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    let mut filter = String::new();
+    if let Some(project) = &args.project {
+        filter += &format!("&project={}", encoded(project));
+    }
+    for label in &args.label {
+        filter += &format!("&label={}", encoded(label));
+    }
+    if args.mine {
+        let me: WhoAmI = client.get("/v1/whoami").await?;
+        filter += &format!("&submitted_by={}", encoded(&me.name));
+    }
+    let states = |ended: bool| -> String {
+        let some = JobState::ALL.iter().filter(|state| state.ended() == ended);
+        some.map(|state| format!("&state={}", state.word())).collect()
+    };
+    let jobs = if !args.state.is_empty() {
+        let states: String = args.state.iter().map(|state| format!("&state={}", encoded(state))).collect();
+        all(&client, &(states + &filter), usize::MAX).await?
+    } else if args.all {
+        all(&client, &filter, usize::MAX).await?
+    } else {
+        let mut jobs = all(&client, &(states(false) + &filter), usize::MAX).await?;
+        jobs.extend(all(&client, &(states(true) + &filter), ENDED).await?);
+        jobs
+    };
+    if context.json {
+        let mut output = Output::new();
+        for job in &jobs {
+            output.json(job)?;
+        }
+        output.flush()?;
+        return Ok(ExitStatus::SUCCESS);
+    }
+    let now = crate::clock::now();
+    let rows: Vec<_> = jobs.iter().map(|job| row(job, now)).collect();
+    table(&["JOB", "NAME", "STATE", "SUBMITTED", "TIME", "WHY"], &rows)?;
+    Ok(ExitStatus::SUCCESS)
+}
+
+fn row(job: &Job, now: Timestamp) -> Vec<String> {
+    let time = match (job.started_at, job.ended_at) {
+        (Some(started), ended) => span(ended.unwrap_or(now).since(started)),
+        (None, _) => String::new(),
+    };
+    let why = match (&job.end, &job.queue_reason) {
+        (Some(end), _) if job.state == JobState::Failed => {
+            end.detail.clone().unwrap_or_else(|| end.reason.word().to_owned())
+        }
+        (None, Some(reason)) => reason.clone(),
+        (None, None) if job.unreachable_since.is_some() => "its worker does not answer".to_owned(),
+        (None, None) if job.cancel_requested_at.is_some() => "stopping".to_owned(),
+        _ => String::new(),
+    };
+    vec![
+        format!("…{}", tail(job.id)),
+        short(job.name.as_deref().unwrap_or_default()),
+        job.state.word().to_owned(),
+        moment(job.submitted_at),
+        time,
+        short(&why),
+    ]
+}
+
+/// One line of at most so many characters.
+fn short(text: &str) -> String {
+    let text = harmless(text, false);
+    if text.chars().count() <= LONGEST_CELL {
+        return text;
+    }
+    text.chars().take(LONGEST_CELL - 1).chain(['…']).collect()
+}
+
+/// `gpulayer cancel`.
+pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    for id in several(&client, &args.jobs).await? {
+        let job: Job =
+            client.post(&format!("/v1/jobs/{id}/cancel"), &CancelRequest { now: args.now }).await?;
+        tell(context, &job, if job.state.ended() { job.state.word() } else { "stopping" })?;
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// `gpulayer retry`: prints the ids of the new jobs.
+pub(super) async fn retry(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    for id in several(&client, args).await? {
+        let job: Job = client.post(&format!("/v1/jobs/{id}/retry"), &serde_json::json!({})).await?;
+        if context.json { print_json(&job)? } else { print(&job.id.to_string())? }
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// `gpulayer rm`.
+pub(super) async fn rm(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    for id in several(&client, args).await? {
+        client.delete(&format!("/v1/jobs/{id}")).await?;
+        told(context, id, "removed")?;
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+fn tell(context: &Context, job: &Job, word: &str) -> Result<(), CliError> {
+    if context.json { print_json(job) } else { print(&format!("{} {word}", job.id)) }
+}
+
+fn told(context: &Context, id: JobId, word: &str) -> Result<(), CliError> {
+    if context.json {
+        print_json(&serde_json::json!({ "id": id, word: true }))
+    } else {
+        print(&format!("{id} {word}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_cell_is_cut_and_a_hostile_one_is_harmless() {
+        assert_eq!(short("plain"), "plain");
+        assert_eq!(short(&"x".repeat(60)).chars().count(), LONGEST_CELL);
+        assert_eq!(short("a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
+    }
+}

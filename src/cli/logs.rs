@@ -1,0 +1,232 @@
+//! `logs` and `events`: what was written and what happened, whole or as it grows.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::Context;
+use super::args::{EventsArgs, LogsArgs};
+use super::error::CliError;
+use super::exit_status::ExitStatus;
+use super::follow::{LogPrinter, each_event, each_line, parsed};
+use super::job_choice;
+use super::quantities::span;
+use super::screen::Output;
+use super::server_choice::OnDemand;
+use super::shown::{harmless, moment};
+use crate::client::Client;
+use crate::contract::event::Event;
+use crate::contract::ids::{JobId, TaskId};
+use crate::contract::job::{Page, Sequence};
+use crate::contract::log::{LogLine, Stream};
+use crate::contract::quantity::Timestamp;
+use crate::contract::worker::Task;
+
+/// Lines of one page.
+const PAGE_LINES: usize = 500;
+
+/// Which lines are wanted.
+struct Filter {
+    tasks: Option<HashSet<TaskId>>,
+    rank: Option<u32>,
+    stream: Option<Stream>,
+    since: Option<Timestamp>,
+    text: Option<String>,
+}
+
+impl Filter {
+    async fn of(client: &Client, id: JobId, args: &LogsArgs) -> Result<Self, CliError> {
+        let mut tasks = None;
+        if args.attempt.is_some() || args.task.is_some() {
+            let all: Page<Task> = client.get(&format!("/v1/jobs/{id}/tasks")).await?;
+            let wanted = all.items.iter().filter(|task| {
+                let text = task.id.to_string();
+                args.attempt.is_none_or(|attempt| attempt == task.attempt)
+                    && args.task.as_ref().is_none_or(|given| text.starts_with(given) || text.ends_with(given))
+            });
+            tasks = Some(wanted.map(|task| task.id).collect());
+        }
+        let stream = match args.stream.as_deref() {
+            Some("stdout") => Some(Stream::Stdout),
+            Some("stderr") => Some(Stream::Stderr),
+            Some(_) => Some(Stream::System),
+            None => None,
+        };
+        let since = args.since.as_deref().map(|text| since(text, crate::clock::now())).transpose()?;
+        Ok(Self { tasks, rank: args.rank, stream, since, text: args.grep.clone() })
+    }
+
+    fn takes(&self, line: &LogLine) -> bool {
+        self.tasks.as_ref().is_none_or(|tasks| tasks.contains(&line.task_id))
+            && self.rank.is_none_or(|rank| rank == line.rank)
+            && self.stream.is_none_or(|stream| stream == line.stream)
+            && self.since.is_none_or(|since| line.time >= since)
+            && self.text.as_ref().is_none_or(|text| line.text.contains(text.as_str()))
+    }
+}
+
+/// A time, or how long ago.
+fn since(text: &str, now: Timestamp) -> Result<Timestamp, CliError> {
+    if let Ok(time) = text.parse() {
+        return Ok(time);
+    }
+    let ago = span("--since", text).map_err(|_| CliError::Flag {
+        flag: "--since",
+        given: text.to_owned(),
+        expected: "a time such as 2026-01-31T12:00:00Z, or how long ago, such as 10m",
+    })?;
+    Ok(Timestamp::from_micros(now.micros().saturating_sub((ago.millis() as i64).saturating_mul(1000))))
+}
+
+/// `gpulayer logs`.
+pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    let id = job_choice::one(&client, &args.job).await?;
+    let filter = Filter::of(&client, id, args).await?;
+    let mut lines =
+        Lines { context, timestamps: args.timestamps, printer: LogPrinter::new(false), output: None };
+    let mut last = VecDeque::new();
+    let mut after = 0;
+    loop {
+        let path = format!("/v1/jobs/{id}/logs?after={after}&limit={PAGE_LINES}");
+        let page: Sequence<LogLine> = client.get(&path).await?;
+        let full = page.items.len() >= PAGE_LINES;
+        after = page.next_after;
+        for line in page.items.into_iter().filter(|line| filter.takes(line)) {
+            match args.tail {
+                Some(most) => {
+                    last.push_back(line);
+                    if last.len() > most {
+                        last.pop_front();
+                    }
+                }
+                None => lines.print(&line)?,
+            }
+        }
+        lines.flush()?;
+        if !full {
+            break;
+        }
+    }
+    for line in &last {
+        lines.print(line)?;
+    }
+    lines.flush()?;
+    if args.follow {
+        each_line(&client, id, &mut after, &mut |line, drained| {
+            if filter.takes(line) {
+                lines.print(line)?;
+            }
+            if drained { lines.flush() } else { Ok(()) }
+        })
+        .await?;
+        lines.flush()?;
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// Prints lines as `logs` does: plain text like the program's own, or with times, or as JSON.
+struct Lines<'a> {
+    context: &'a Context,
+    timestamps: bool,
+    printer: LogPrinter,
+    output: Option<Output>,
+}
+
+impl Lines<'_> {
+    fn print(&mut self, line: &LogLine) -> Result<(), CliError> {
+        if self.context.json {
+            return self.output.get_or_insert_with(Output::new).json(line);
+        }
+        if self.timestamps {
+            let mut dated = line.clone();
+            dated.text = format!("{} {}", moment(line.time), line.text);
+            return self.printer.line(&dated);
+        }
+        self.printer.line(line)
+    }
+
+    fn flush(&mut self) -> Result<(), CliError> {
+        self.printer.flush()?;
+        match &mut self.output {
+            Some(output) => output.flush(),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `gpulayer events`.
+pub(super) async fn events(context: &Context, args: &EventsArgs) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    let id = job_choice::one(&client, &args.job).await?;
+    let mut output = Output::new();
+    if args.follow {
+        let path = format!("/v1/jobs/{id}/events");
+        let mut after = 0;
+        each_event(&client, &path, &mut after, &mut |kind, text, _| {
+            if kind == "event" {
+                print_event(context, &mut output, &parsed(&path, text)?)?;
+            }
+            output.flush()
+        })
+        .await?;
+        return Ok(ExitStatus::SUCCESS);
+    }
+    for event in all_events(&client, id).await? {
+        print_event(context, &mut output, &event)?;
+    }
+    output.flush()?;
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// Everything that has happened to a job so far.
+pub(super) async fn all_events(client: &Client, id: JobId) -> Result<Vec<Event>, CliError> {
+    let mut events = Vec::new();
+    let mut after = 0;
+    loop {
+        let path = format!("/v1/jobs/{id}/events?after={after}&limit={PAGE_LINES}");
+        let page: Sequence<Event> = client.get(&path).await?;
+        let full = page.items.len() >= PAGE_LINES;
+        after = page.next_after;
+        events.extend(page.items);
+        if !full {
+            return Ok(events);
+        }
+    }
+}
+
+fn print_event(context: &Context, output: &mut Output, event: &Event) -> Result<(), CliError> {
+    if context.json { output.json(event) } else { output.line(&event_line(event)) }
+}
+
+/// One event for people.
+pub(super) fn event_line(event: &Event) -> String {
+    let details = match &event.data {
+        serde_json::Value::Object(fields) => fields
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| {
+                match (value.as_str(), value.get("reason").and_then(|reason| reason.as_str())) {
+                    (Some(text), _) => format!("{key}={text}"),
+                    (None, Some(reason)) => format!("{key}={reason}"),
+                    (None, None) => format!("{key}={value}"),
+                }
+            })
+            .collect::<Vec<_>>()
+            .join(" "),
+        _ => String::new(),
+    };
+    let line = format!("{}  {:<20}  {details}", moment(event.time), event.kind.word());
+    harmless(line.trim_end(), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_takes_a_time_and_a_span() {
+        let now = Timestamp::from_micros(1_700_000_000_000_000);
+        assert_eq!(since("10m", now).unwrap(), Timestamp::from_micros(1_699_999_400_000_000));
+        assert_eq!(since("2023-11-14T22:13:20Z", now).unwrap(), now);
+        assert!(matches!(since("yesterday", now), Err(CliError::Flag { .. })));
+    }
+}

@@ -1,0 +1,158 @@
+//! The per-user daemon, started by the first command that needs it. Two commands at once end with one daemon: the
+//! start lock lets one of them start it, and the other finds it running when its turn comes.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use crate::client::Revive;
+use crate::config::{ConfigError, Places, readiness};
+use crate::process::detached;
+
+/// How much of `daemon.log` an error shows, in lines.
+const SHOWN_LINES: usize = 10;
+
+/// The per-user daemon under these places.
+#[derive(Debug)]
+pub(super) struct OwnDaemon {
+    places: Places,
+}
+
+/// Why a daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The folders it needs.
+    #[error(transparent)]
+    Places(#[from] ConfigError),
+    /// A file of the state folder.
+    #[error("cannot {operation} {path}", path = .path.display())]
+    File {
+        /// `open`, `lock`, …
+        operation: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process could not be made.
+    #[error("cannot start {program}", program = .program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ended before it answered.
+    #[error("it ended before it answered; the end of {log}:\n{tail}", log = .log.display())]
+    Ended {
+        /// Its log file.
+        log: PathBuf,
+        /// The last lines there.
+        tail: String,
+    },
+}
+
+impl OwnDaemon {
+    pub(super) fn new(places: Places) -> Self {
+        Self { places }
+    }
+
+    /// Returns when a daemon answers on the socket: one that runs already, or one started now with these arguments.
+    /// Holds the start lock meanwhile.
+    pub(super) fn start(&self, arguments: &[&str]) -> Result<(), StartError> {
+        let _lock = self.lock()?;
+        if UnixStream::connect(self.places.socket()).is_ok() {
+            return Ok(());
+        }
+        self.spawn(arguments)
+    }
+
+    /// Makes the folders and waits for the right to start a daemon here; the right goes with the file.
+    pub(super) fn lock(&self) -> Result<File, StartError> {
+        self.places.make()?;
+        let path = self.places.state.join("start.lock");
+        let fault = |operation, source| StartError::File { operation, path: path.clone(), source };
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|source| fault("open", source))?;
+        loop {
+            match rustix::fs::flock(&lock, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(lock),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(fault("lock", errno.into())),
+            }
+        }
+    }
+
+    /// Starts a daemon in the background and waits until it answers.
+    pub(super) fn spawn(&self, arguments: &[&str]) -> Result<(), StartError> {
+        let log = self.places.daemon_log();
+        let fault = |operation, source| StartError::File { operation, path: log.clone(), source };
+        let output = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&log)
+            .map_err(|source| fault("open", source))?;
+        let begin = output.metadata().map_err(|source| fault("read", source))?.len();
+        let program = PathBuf::from("/proc/self/exe");
+        let spawned = readiness::pipe().and_then(|(waiting, telling)| {
+            let mut all = vec!["server", "start", "--tell-ready"];
+            all.extend_from_slice(arguments);
+            // Its working folder must not keep a file system busy that somebody wants to unmount.
+            detached::spawn(&program, &all, Path::new("/"), telling, output)?;
+            Ok::<OwnedFd, io::Error>(waiting)
+        });
+        let waiting = spawned.map_err(|source| StartError::Spawn { program, source })?;
+        if readiness::wait(waiting).map_err(|source| fault("wait for", source))? {
+            return Ok(());
+        }
+        Err(StartError::Ended { tail: last_lines(&log, begin), log })
+    }
+}
+
+impl Revive for OwnDaemon {
+    fn revive(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.start(&["--on-demand", "--no-tcp"])?)
+    }
+}
+
+/// The last lines written to a file since `begin`.
+fn last_lines(path: &Path, begin: u64) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let end = file.metadata()?.len();
+        file.seek(SeekFrom::Start(begin.max(end.saturating_sub(8 << 10))))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines: Vec<_> = text.lines().collect();
+    let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+    if shown.is_empty() { "(nothing was written)".to_owned() } else { shown.join("\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_shows_only_what_this_start_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("daemon.log");
+        std::fs::write(&log, "old\n").unwrap();
+        assert_eq!(last_lines(&log, 4), "(nothing was written)");
+        std::fs::write(&log, "old\nnew 1\nnew 2\n").unwrap();
+        assert_eq!(last_lines(&log, 4), "new 1\nnew 2");
+    }
+}

@@ -1,0 +1,307 @@
+//! `run`, `submit`, `attach`, `wait`: from flags to a submitted job, and from a job to an exit status.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::Deserialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+use super::Context;
+use super::args::{Jobs, OneJob, RunArgs, SubmitArgs};
+use super::carry::{Baggage, Source};
+use super::dry_run;
+use super::error::CliError;
+use super::exit_status::ExitStatus;
+use super::fetch;
+use super::follow::{LogPrinter, end_of, log_to_end};
+use super::hand_over;
+use super::job_choice;
+use super::screen::{print, print_json, say};
+use super::server_choice::{OnDemand, Server};
+use super::shown::{harmless, tail};
+use super::spec_args::SpecArgs;
+use super::spec_building::{Draft, Surroundings};
+use super::verdict::{undeclared, verdict};
+use crate::client::{Call, Client, ClientError};
+use crate::contract::ids::JobId;
+use crate::contract::job::{CancelRequest, Job, JobState};
+use crate::contract::problem::Warning;
+
+/// After this long in the queue a foreground job says why.
+const REASON_AFTER: Duration = Duration::from_secs(2);
+/// Between two looks whether the reason has changed.
+const REASON_AGAIN: Duration = Duration::from_secs(30);
+/// After a job's end its log ends at once; longer than this means that it never will.
+const LOG_GRACE: Duration = Duration::from_secs(30);
+
+/// The part of the answer to a submission that a command needs.
+#[derive(Debug, Deserialize)]
+struct Submitted {
+    id: JobId,
+    #[serde(default)]
+    warnings: Vec<Warning>,
+}
+
+/// `gpulayer submit`.
+pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Result<ExitStatus, CliError> {
+    let server = context.server(OnDemand::Start)?;
+    let Some((id, whole)) = submitted(context, &server, &args.spec).await? else {
+        return Ok(ExitStatus::SUCCESS);
+    };
+    print_id(context, id, &whole)?;
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// `gpulayer run`.
+pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus, CliError> {
+    let server = context.server(OnDemand::Start)?;
+    if args.detach {
+        let Some((id, whole)) = submitted(context, &server, &args.spec).await? else {
+            return Ok(ExitStatus::SUCCESS);
+        };
+        print_id(context, id, &whole)?;
+        return Ok(ExitStatus::SUCCESS);
+    }
+    // From here on an interrupt is meant for the job, also while it is being submitted.
+    let interrupts = Interrupts::listen()?;
+    let Some((id, _)) = submitted(context, &server, &args.spec).await? else {
+        return Ok(ExitStatus::SUCCESS);
+    };
+    followed(context, &server, id, Some(interrupts), args.to.as_deref()).await
+}
+
+/// `gpulayer attach`.
+pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatus, CliError> {
+    let server = context.server(OnDemand::Start)?;
+    let id = job_choice::one(&server.client, &args.job).await?;
+    followed(context, &server, id, None, None).await
+}
+
+/// `gpulayer wait`.
+pub(super) async fn wait(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
+    let server = context.server(OnDemand::Start)?;
+    let ids = job_choice::several(&server.client, args).await?;
+    let mut status = ExitStatus::SUCCESS;
+    for ended in join_all(ids.iter().map(|id| end_of(&server.client, *id))).await {
+        let job = match ended {
+            Ok(job) => job,
+            Err(error) => return given_up(error, None),
+        };
+        if context.json {
+            print_json(&job)?;
+        } else {
+            say(&verdict(&job, false));
+        }
+        if status == ExitStatus::SUCCESS {
+            status = ExitStatus::of_job(&job);
+        }
+    }
+    Ok(status)
+}
+
+fn print_id(context: &Context, id: JobId, whole: &serde_json::value::RawValue) -> Result<(), CliError> {
+    if context.json { print(whole.get()) } else { print(&id.to_string()) }
+}
+
+/// Makes the spec, brings along what it needs, and submits it; `None` after a dry run.
+async fn submitted(
+    context: &Context,
+    server: &Server,
+    args: &SpecArgs,
+) -> Result<Option<(JobId, Box<serde_json::value::RawValue>)>, CliError> {
+    if args.here && !server.own {
+        return Err(CliError::HereElsewhere);
+    }
+    let variable = |name: &str| std::env::var(name).ok();
+    let mut draft = Draft::from_flags(args, &Surroundings { variable: &variable, own: server.own })?;
+    let source = match args.source.as_deref() {
+        _ if args.here => Source::Here,
+        None | Some("auto") => Source::Auto,
+        Some("none") => Source::None,
+        Some(folder) => Source::Folder(Path::new(folder)),
+    };
+    let baggage = Baggage::pack(&mut draft, &source, &context.settings.places)?;
+    for after in std::mem::take(&mut draft.after) {
+        let dependency = dependency(&server.client, &after).await?;
+        match draft.spec.entry("depends_on").or_insert_with(|| serde_json::json!([])) {
+            serde_json::Value::Array(list) => list.push(dependency),
+            other => *other = serde_json::json!([dependency]),
+        }
+    }
+    if args.dry_run {
+        dry_run::print(&draft.spec, server, context.json)?;
+        return Ok(None);
+    }
+    baggage.send(&server.client).await?;
+    let mut call = Call::mutate("/v1/jobs").json(&draft.spec)?;
+    if args.spec.is_some() {
+        call = call.header("prefer", "handling=strict");
+    }
+    let answer = hand_over::answer(context, server, &call).await?;
+    let submitted: Submitted = answer.json()?;
+    for warning in &submitted.warnings {
+        let at = if warning.pointer.is_empty() { String::new() } else { format!("{}: ", warning.pointer) };
+        say(&format!("warning: {at}{}", harmless(&warning.detail, false)));
+    }
+    Ok(Some((submitted.id, answer.json()?)))
+}
+
+/// One `--after JOB[:ended]`.
+async fn dependency(client: &Client, given: &str) -> Result<serde_json::Value, CliError> {
+    let (job, when) = match given.rsplit_once(':') {
+        Some((job, when)) => (job, when),
+        None => (given, "succeeded"),
+    };
+    let id = job_choice::one(client, job).await?;
+    Ok(serde_json::json!({ "job": id, "when": when }))
+}
+
+/// SIGINT and SIGTERM. SIGHUP keeps its default and ends only this process: the job goes on.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn listen() -> Result<Self, CliError> {
+        let listen = |kind| signal(kind).map_err(|source| CliError::Runtime { source });
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Waits for the next interrupt; for ever when nobody listens.
+async fn interrupted(interrupts: &mut Option<Interrupts>) {
+    match interrupts {
+        Some(interrupts) => interrupts.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Follows a job to its end: log, interrupts, why it waits, and the closing line. One parked call answers at the end;
+/// the log has its own stream.
+async fn followed(
+    context: &Context,
+    server: &Server,
+    id: JobId,
+    mut interrupts: Option<Interrupts>,
+    to: Option<&Path>,
+) -> Result<ExitStatus, CliError> {
+    let client = &server.client;
+    let mut printer = LogPrinter::new(context.json);
+    let job = {
+        let mut end = std::pin::pin!(end_of(client, id));
+        let mut log = std::pin::pin!(log_to_end(client, id, &mut printer));
+        let mut look = std::pin::pin!(tokio::time::sleep(REASON_AFTER));
+        let mut reason = WaitReason::default();
+        let mut log_deadline = std::pin::pin!(tokio::time::sleep(Duration::MAX));
+        let (mut ended, mut log_ended, mut interrupts_seen) = (None, false, 0_u32);
+        loop {
+            if let (Some(_), true) = (&ended, log_ended) {
+                break ended;
+            }
+            tokio::select! {
+                job = &mut end, if ended.is_none() => match job {
+                    Ok(job) => {
+                        ended = Some(job);
+                        log_deadline.as_mut().reset(Instant::now() + LOG_GRACE);
+                    }
+                    Err(error) => return given_up(error, Some(id)),
+                },
+                log = &mut log, if !log_ended => match log {
+                    Ok(()) => log_ended = true,
+                    Err(error) => return given_up(error, Some(id)),
+                },
+                () = &mut log_deadline, if ended.is_some() => {
+                    say("gpulayer: the job has ended but its log has not; `gpulayer logs` may show more later");
+                    break ended;
+                }
+                () = interrupted(&mut interrupts) => {
+                    interrupts_seen += 1;
+                    match interrupts_seen {
+                        1 | 2 => cancel(client.clone(), id, interrupts_seen == 2),
+                        _ => return given_up_by_hand(id),
+                    }
+                }
+                () = &mut look, if ended.is_none() && !reason.started => {
+                    reason.look(client, id).await;
+                    look.as_mut().reset(Instant::now() + REASON_AGAIN);
+                }
+            }
+        }
+    };
+    let Some(job) = job else { return Ok(ExitStatus::GIVEN_UP) };
+    printer.job(&job)?;
+    let fetched = match to {
+        Some(to) if !job.outputs.is_empty() => {
+            fetch::outputs(client, &job.outputs, to).await?;
+            true
+        }
+        _ => false,
+    };
+    if let Some(text) = undeclared(&job) {
+        say(&text);
+    }
+    say(&verdict(&job, fetched));
+    Ok(ExitStatus::of_job(&job))
+}
+
+/// Why a job waits, said once and again when it changes.
+#[derive(Default)]
+struct WaitReason {
+    said: String,
+    started: bool,
+}
+
+impl WaitReason {
+    async fn look(&mut self, client: &Client, id: JobId) {
+        let Ok(job) = client.get::<Job>(&format!("/v1/jobs/{id}")).await else { return };
+        self.started = !matches!(job.state, JobState::Queued | JobState::Provisioning);
+        let reason = job.queue_reason.filter(|reason| *reason != self.said);
+        if let (false, Some(reason)) = (self.started, reason) {
+            say(&format!("waiting: {}", harmless(&reason, false)));
+            self.said = reason;
+        }
+    }
+}
+
+/// Asks for the end of the job without holding up what is shown meanwhile.
+fn cancel(client: Client, id: JobId, now: bool) {
+    say(if now { "killing the job" } else { "stopping the job; interrupt again to kill it at once" });
+    tokio::spawn(async move {
+        let path = format!("/v1/jobs/{id}/cancel");
+        if let Err(error) = client.post::<serde::de::IgnoredAny>(&path, &CancelRequest { now }).await {
+            say(&CliError::from(error).rendered());
+        }
+    });
+}
+
+/// SPEC section 9: 75 when the connection is given up while the job still runs.
+fn given_up(error: CliError, id: Option<JobId>) -> Result<ExitStatus, CliError> {
+    let connection = match &error {
+        CliError::Client(error) => error.is_connection() || matches!(error, ClientError::NotStarted { .. }),
+        error => error.is_broken_pipe(),
+    };
+    if !connection {
+        return Err(error);
+    }
+    if !error.is_broken_pipe() {
+        say(error.rendered().trim_end());
+        let attach = id.map(|id| format!(" · gpulayer attach {}", tail(id))).unwrap_or_default();
+        say(&format!("given up; the job goes on{attach}"));
+    }
+    Ok(ExitStatus::GIVEN_UP)
+}
+
+fn given_up_by_hand(id: JobId) -> Result<ExitStatus, CliError> {
+    say(&format!("given up while the job is being killed · gpulayer attach {}", tail(id)));
+    Ok(ExitStatus::GIVEN_UP)
+}

@@ -1,0 +1,138 @@
+//! `show`: all about a job on one page.
+
+use std::fmt::Write as _;
+
+use super::Context;
+use super::args::Jobs;
+use super::error::CliError;
+use super::exit_status::ExitStatus;
+use super::job_choice::several;
+use super::logs::{all_events, event_line};
+use super::screen::{Output, print_json};
+use super::server_choice::OnDemand;
+use super::shown::{harmless, moment, size, span};
+use super::verdict::undeclared;
+use crate::contract::event::Event;
+use crate::contract::job::{Job, Page};
+use crate::contract::worker::Task;
+
+/// `gpulayer show`.
+pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    let ids = several(&client, args).await?;
+    let mut output = Output::new();
+    for (index, id) in ids.into_iter().enumerate() {
+        let job: Job = client.get(&format!("/v1/jobs/{id}")).await?;
+        if context.json {
+            print_json(&job)?;
+            continue;
+        }
+        let tasks: Page<Task> = client.get(&format!("/v1/jobs/{id}/tasks")).await?;
+        let events = all_events(&client, id).await?;
+        if index > 0 {
+            output.line("")?;
+        }
+        output.text(&page(&job, &tasks.items, &events))?;
+        output.flush()?;
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+fn page(job: &Job, tasks: &[Task], events: &[Event]) -> String {
+    let mut page = String::new();
+    let mut field = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = writeln!(page, "{name:<12} {}", harmless(&value, false));
+        }
+    };
+    field("job", Some(job.id.to_string()));
+    field("name", job.name.clone());
+    field("state", Some(job.state.word().to_owned()));
+    field("waits for", job.queue_reason.clone());
+    field("project", Some(job.project.clone()));
+    let labels: Vec<_> = job.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    field("labels", (!labels.is_empty()).then(|| labels.join(" ")));
+    field("by", Some(job.submitted_by.clone()));
+    field("command", command(job));
+    field("attempt", (job.attempt > 1).then(|| job.attempt.to_string()));
+    field("retry of", job.retry_of.map(|id| id.to_string()));
+    field("worker", job.worker.map(|id| id.to_string()));
+    field("submitted", Some(moment(job.submitted_at)));
+    field("started", job.started_at.map(moment));
+    field("ended", job.ended_at.map(moment));
+    field(
+        "unreachable",
+        job.unreachable_since.map(|since| format!("its worker has not answered since {}", moment(since))),
+    );
+    field(
+        "stopping",
+        job.cancel_requested_at
+            .filter(|_| !job.state.ended())
+            .map(|at| format!("asked to stop at {}", moment(at))),
+    );
+    if let Some(end) = &job.end {
+        field("reason", Some(end.reason.word().to_owned()));
+        field("", Some(end.detail.clone().unwrap_or_else(|| end.reason.sentence().to_owned())));
+        field("exit status", end.exit_code.map(|code| code.to_string()));
+        field("signal", end.signal.clone());
+        field("ran", end.duration_s.map(span));
+        field("peak memory", end.peak_memory_bytes.map(size));
+        for line in &end.evidence {
+            field("evidence", Some(line.clone()));
+        }
+    }
+    for file in &job.outputs {
+        let what = match &file.link_target {
+            Some(target) => format!("-> {target}"),
+            None => size(file.size_bytes),
+        };
+        field("output", Some(format!("{} ({what})", file.path)));
+    }
+    field("files", undeclared(job));
+    for warning in &job.warnings {
+        field("warning", Some(format!("{} {}", warning.pointer, warning.detail).trim().to_owned()));
+    }
+    for task in tasks {
+        let end = task.end.as_ref().map(|end| format!(" ({})", end.reason.word())).unwrap_or_default();
+        field("task", Some(format!("{} attempt {} {}{end}", task.id, task.attempt, task.state.word())));
+    }
+    if !events.is_empty() {
+        page += "\n";
+        for event in events {
+            page += &event_line(event);
+            page.push('\n');
+        }
+    }
+    page
+}
+
+/// The command as one would type it.
+fn command(job: &Job) -> Option<String> {
+    let spec: serde_json::Value = serde_json::from_str(job.spec.get()).ok()?;
+    let command = spec.pointer("/workload/command")?;
+    if let Some(text) = command.get("shell").and_then(|text| text.as_str()) {
+        return Some(text.to_owned());
+    }
+    let words = command.get("argv")?.as_array()?.iter().filter_map(|word| word.as_str());
+    Some(words.map(quoted).collect::<Vec<_>>().join(" "))
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_one_would_type_it() {
+        assert_eq!(quoted("train.py"), "train.py");
+        assert_eq!(quoted("it's two"), r"'it'\''s two'");
+        assert_eq!(quoted(""), "''");
+    }
+}

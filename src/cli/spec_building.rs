@@ -1,0 +1,481 @@
+//! From flags and a spec file to the JobSpec that is sent. Only the form is made here; what is allowed is decided by
+//! the server, with every fault at once.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::error::CliError;
+use super::quantities::{bytes, number, seconds};
+use super::spec_args::SpecArgs;
+use crate::domain::spec::human;
+
+/// Variables that make a program find its environment: on the own daemon a job gets them from the submitting shell.
+const RECORDED: [&str; 4] = ["PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"];
+
+/// A spec on its way: the JSON that is sent, and what is still to be brought along.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) spec: Map<String, Value>,
+    /// `--input` as typed, to be stored and named by its digest.
+    pub(super) inputs: Vec<String>,
+    /// `--after` as typed, to be resolved to ids.
+    pub(super) after: Vec<String>,
+}
+
+/// What the spec takes from this process.
+pub(super) struct Surroundings<'a> {
+    /// Reads an environment variable.
+    pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
+    /// Whether the job may run on this machine as this user.
+    pub(super) own: bool,
+}
+
+impl Draft {
+    /// Puts flags over the spec file.
+    pub(super) fn from_flags(args: &SpecArgs, around: &Surroundings<'_>) -> Result<Self, CliError> {
+        let mut spec = match &args.spec {
+            Some(path) => read_file(path)?,
+            None => Map::new(),
+        };
+        workload(&mut spec, args)?;
+        identity(&mut spec, args)?;
+        resources(&mut spec, args)?;
+        environment(&mut spec, args, around)?;
+        limits(&mut spec, args)?;
+        Ok(Self { spec, inputs: args.input.clone(), after: args.after.clone() })
+    }
+
+    /// The command's working folder, relative to the workspace, or absolute on the own daemon.
+    pub(super) fn set_cwd(&mut self, cwd: &str) {
+        let workload = table(&mut self.spec, "workload");
+        let command = table(workload, "command");
+        command.entry("cwd").or_insert_with(|| cwd.into());
+    }
+
+    /// The words of the command, for finding which of them are files.
+    pub(super) fn argv(&self) -> Vec<String> {
+        let argv = self.spec.get("workload").and_then(|workload| workload.pointer("/command/argv"));
+        let words = argv.and_then(Value::as_array).into_iter().flatten();
+        words.filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+}
+
+/// The table at `key`, made when it is not one.
+fn table<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let value = map.entry(key).or_insert_with(|| Value::Object(Map::new()));
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    match value {
+        Value::Object(table) => table,
+        // invariant: made an object just above.
+        _ => unreachable!("an object was put here"),
+    }
+}
+
+fn list<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Vec<Value> {
+    let value = map.entry(key).or_insert_with(|| Value::Array(Vec::new()));
+    if !value.is_array() {
+        *value = Value::Array(Vec::new());
+    }
+    match value {
+        Value::Array(list) => list,
+        // invariant: made an array just above.
+        _ => unreachable!("an array was put here"),
+    }
+}
+
+fn put<T: Clone + Into<Value>>(map: &mut Map<String, Value>, key: &str, value: &Option<T>) {
+    if let Some(value) = value {
+        map.insert(key.to_owned(), value.clone().into());
+    }
+}
+
+fn pair<'a>(flag: &'static str, text: &'a str) -> Result<(&'a str, &'a str), CliError> {
+    text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| CliError::Flag {
+        flag,
+        given: text.to_owned(),
+        expected: "KEY=VALUE",
+    })
+}
+
+fn read_file(path: &Path) -> Result<Map<String, Value>, CliError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
+        operation: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let (format, value) = match extension {
+        "yaml" | "yml" => ("YAML", serde_saphyr::from_str::<Value>(&text).map_err(Into::into)),
+        "toml" => ("TOML", toml::from_str::<Value>(&text).map_err(Into::into)),
+        _ => ("JSON", serde_json::from_str::<Value>(&text).map_err(Into::into)),
+    };
+    let mut value = value.map_err(|source| CliError::SpecFormat { path: path.to_owned(), format, source })?;
+    let faults = human::to_wire(&mut value, "");
+    if !faults.is_empty() {
+        return Err(CliError::SpecFaults { path: path.to_owned(), faults });
+    }
+    match value {
+        Value::Object(spec) => Ok(spec),
+        _ => Err(CliError::SpecShape { path: path.to_owned() }),
+    }
+}
+
+fn workload(spec: &mut Map<String, Value>, args: &SpecArgs) -> Result<(), CliError> {
+    match (&args.shell, args.argv.as_slice()) {
+        (Some(_), [_, ..]) => return Err(CliError::TwoCommands),
+        (Some(text), []) => {
+            let command = table(table(spec, "workload"), "command");
+            command.remove("argv");
+            command.insert("shell".to_owned(), text.as_str().into());
+        }
+        (None, [_, ..]) => {
+            let command = table(table(spec, "workload"), "command");
+            command.remove("shell");
+            command.insert("argv".to_owned(), json!(args.argv));
+        }
+        (None, []) if spec.contains_key("workload") => {}
+        (None, []) => return Err(CliError::NothingToRun),
+    }
+    if args.distributed.is_some() || args.nodes.is_some() || args.nproc_per_node.is_some() {
+        let gang = table(spec, "distributed");
+        put(gang, "launcher", &args.distributed);
+        put(gang, "nodes", &args.nodes);
+        gang.entry("nodes").or_insert_with(|| 1.into());
+        if let Some(text) = &args.nproc_per_node {
+            let processes = text.parse::<u32>().map_or_else(|_| text.as_str().into(), Value::from);
+            gang.insert("processes_per_node".to_owned(), processes);
+        }
+    }
+    Ok(())
+}
+
+fn identity(spec: &mut Map<String, Value>, args: &SpecArgs) -> Result<(), CliError> {
+    put(spec, "name", &args.name);
+    put(spec, "project", &args.project);
+    put(spec, "priority", &args.priority);
+    put(spec, "target", &args.target);
+    put(spec, "profile", &args.profile);
+    for label in &args.label {
+        let (key, value) = pair("--label", label)?;
+        table(spec, "labels").insert(key.to_owned(), value.into());
+    }
+    if let Some(text) = &args.array {
+        let fault = || CliError::Flag {
+            flag: "--array",
+            given: text.clone(),
+            expected: "a count or FIRST-LAST, and %N for at most N at once",
+        };
+        let (range, most) =
+            text.split_once('%').map_or((text.as_str(), None), |(range, most)| (range, Some(most)));
+        let read = |part: &str| part.parse::<u64>().map_err(|_| fault());
+        let array = table(spec, "array");
+        match range.split_once('-') {
+            Some((first, last)) => {
+                let (first, last) = (read(first)?, read(last)?);
+                array.insert("start".to_owned(), first.into());
+                let count = last.checked_sub(first).and_then(|span| span.checked_add(1)).ok_or_else(fault)?;
+                array.insert("count".to_owned(), count.into());
+            }
+            None => drop(array.insert("count".to_owned(), read(range)?.into())),
+        }
+        if let Some(most) = most {
+            array.insert("max_running".to_owned(), read(most)?.into());
+        }
+    }
+    Ok(())
+}
+
+fn resources(spec: &mut Map<String, Value>, args: &SpecArgs) -> Result<(), CliError> {
+    if let Some(text) = &args.cpus {
+        let cpus = text.parse().ok().filter(|cpus: &f64| cpus.is_finite()).and_then(number);
+        let cpus = cpus.ok_or_else(|| CliError::Flag {
+            flag: "--cpus",
+            given: text.clone(),
+            expected: "a number with up to 3 decimals",
+        })?;
+        table(spec, "resources").insert("cpus".to_owned(), cpus);
+    }
+    for (flag, key, text) in
+        [("--memory", "memory_bytes", &args.memory), ("--disk", "disk_bytes", &args.disk)]
+    {
+        if let Some(text) = text {
+            table(spec, "resources").insert(key.to_owned(), bytes(flag, text)?.into());
+        }
+    }
+    gpus(spec, args)?;
+    for text in &args.framework {
+        let end = text.find(['<', '>', '=', '!', '~']).unwrap_or(text.len());
+        let (name, range) = (text[..end].trim(), text[end..].trim());
+        table(table(spec, "resources"), "frameworks").insert(name.to_owned(), range.into());
+    }
+    for place in &args.on {
+        let resources = table(spec, "resources");
+        match place.split_once('=') {
+            Some((key, value)) => drop(table(resources, "labels").insert(key.to_owned(), value.into())),
+            None => drop(resources.insert("worker".to_owned(), place.as_str().into())),
+        }
+    }
+    Ok(())
+}
+
+fn gpus(spec: &mut Map<String, Value>, args: &SpecArgs) -> Result<(), CliError> {
+    if args.gpus.is_none() && args.gpu_memory.is_none() && args.gpu_memory_kind.is_none() {
+        return Ok(());
+    }
+    let gpus = table(table(spec, "resources"), "gpus");
+    if let Some(text) = &args.gpus {
+        let (model, count) = match text.rsplit_once(':') {
+            Some((model, count)) => (Some(model), count),
+            None => (None, text.as_str()),
+        };
+        let count: Value = match count {
+            "all" => "all".into(),
+            count => count
+                .parse::<u32>()
+                .map_err(|_| CliError::Flag {
+                    flag: "--gpus",
+                    given: text.clone(),
+                    expected: "[MODEL:]N or all",
+                })?
+                .into(),
+        };
+        gpus.insert("count".to_owned(), count);
+        if let Some(model) = model {
+            gpus.insert("models".to_owned(), json!([model]));
+        }
+    }
+    gpus.entry("count").or_insert_with(|| 1.into());
+    if let Some(text) = &args.gpu_memory {
+        gpus.insert("memory_bytes".to_owned(), bytes("--gpu-memory", text)?.into());
+    }
+    put(gpus, "memory_kind", &args.gpu_memory_kind);
+    Ok(())
+}
+
+fn environment(
+    spec: &mut Map<String, Value>,
+    args: &SpecArgs,
+    around: &Surroundings<'_>,
+) -> Result<(), CliError> {
+    for path in &args.env_file {
+        for (name, value) in env_file(path)? {
+            table(spec, "env").insert(name, value.into());
+        }
+    }
+    for text in &args.env {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => (
+                text.as_str(),
+                (around.variable)(text).ok_or_else(|| CliError::Flag {
+                    flag: "--env",
+                    given: text.clone(),
+                    expected: "NAME=VALUE, or the name of a variable that is set here",
+                })?,
+            ),
+        };
+        table(spec, "env").insert(name.to_owned(), value.into());
+    }
+    if around.own {
+        for name in RECORDED {
+            if let Some(value) = (around.variable)(name) {
+                table(spec, "env").entry(name).or_insert_with(|| value.into());
+            }
+        }
+    }
+    for text in &args.secret {
+        let (name, reference) = pair("--secret", text)?;
+        list(spec, "secrets").push(json!({ "name": name, "ref": reference }));
+    }
+    for path in &args.output {
+        list(spec, "outputs").push(json!({ "path": path }));
+    }
+    if args.python.is_some() || args.requirements.is_some() || args.uv.is_some() {
+        let python = table(spec, "python");
+        put(python, "interpreter", &args.python);
+        put(python, "uv", &args.uv);
+        if let Some(path) = &args.requirements {
+            let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
+                operation: "read",
+                path: path.clone(),
+                source,
+            })?;
+            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+            python.insert("requirements".to_owned(), lines.collect::<Vec<_>>().into());
+        }
+    }
+    Ok(())
+}
+
+/// `NAME=VALUE` lines; blank lines and lines that begin with `#` say nothing, and quotes round a value are no part of
+/// it.
+fn env_file(path: &Path) -> Result<Vec<(String, String)>, CliError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
+        operation: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut pairs = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        let (name, value) = pair("--env-file", line)?;
+        let value = value.trim();
+        let unquoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+        pairs.push((name.trim().to_owned(), unquoted.unwrap_or(value).to_owned()));
+    }
+    Ok(pairs)
+}
+
+fn limits(spec: &mut Map<String, Value>, args: &SpecArgs) -> Result<(), CliError> {
+    let times = [
+        ("--timeout", "timeout_s", &args.timeout),
+        ("--queue-timeout", "queue_timeout_s", &args.queue_timeout),
+        ("--grace", "grace_s", &args.grace),
+    ];
+    for (flag, key, text) in times {
+        if let Some(text) = text {
+            spec.insert(key.to_owned(), seconds(flag, text)?);
+        }
+    }
+    if let Some(signal) = &args.stop_signal {
+        let signal = signal.to_ascii_uppercase();
+        spec.insert("stop_signal".to_owned(), signal.strip_prefix("SIG").unwrap_or(&signal).into());
+    }
+    if let Some(retries) = args.retries {
+        table(spec, "retry").insert("max_attempts".to_owned(), (u64::from(retries) + 1).into());
+    }
+    if !args.retry_on.is_empty() {
+        table(spec, "retry").insert("retry_on".to_owned(), json!(args.retry_on));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        spec: SpecArgs,
+    }
+
+    fn drafted(words: &[&str], own: bool) -> Result<Value, CliError> {
+        let args = Line::try_parse_from(std::iter::once(&"run").chain(words)).unwrap().spec;
+        let variable = |name: &str| match name {
+            "PATH" => Some("/bin".to_owned()),
+            "HERE" => Some("yes".to_owned()),
+            _ => None,
+        };
+        Draft::from_flags(&args, &Surroundings { variable: &variable, own })
+            .map(|draft| Value::Object(draft.spec))
+    }
+
+    #[test]
+    fn each_flag_sets_its_field() {
+        let table: &[(&[&str], Value)] = &[
+            (&["--name", "n"], json!({"name": "n"})),
+            (&["--gpus", "A100:2"], json!({"resources": {"gpus": {"count": 2, "models": ["A100"]}}})),
+            (&["--gpus", "all"], json!({"resources": {"gpus": {"count": "all"}}})),
+            (
+                &["--gpu-memory", "40GB"],
+                json!({"resources": {"gpus": {"count": 1, "memory_bytes": 40_000_000_000_u64}}}),
+            ),
+            (&["--cpus", "0.25"], json!({"resources": {"cpus": 0.25}})),
+            (&["--memory", "16GiB"], json!({"resources": {"memory_bytes": 17_179_869_184_u64}})),
+            (&["--framework", "torch>=2.3"], json!({"resources": {"frameworks": {"torch": ">=2.3"}}})),
+            (
+                &["--on", "box", "--on", "zone=a"],
+                json!({"resources": {"worker": "box", "labels": {"zone": "a"}}}),
+            ),
+            (&["--env", "A=b=c", "-e", "HERE"], json!({"env": {"A": "b=c", "HERE": "yes"}})),
+            (&["--secret", "T=name:T"], json!({"secrets": [{"name": "T", "ref": "name:T"}]})),
+            (
+                &["-o", "m.json", "--output", "*.pt"],
+                json!({"outputs": [{"path": "m.json"}, {"path": "*.pt"}]}),
+            ),
+            (&["--timeout", "90m", "--grace", "1.5"], json!({"timeout_s": 5400, "grace_s": 1.5})),
+            (&["--stop-signal", "sigint"], json!({"stop_signal": "INT"})),
+            (
+                &["--retries", "2", "--retry-on", "any,oom_killed"],
+                json!({"retry": {"max_attempts": 3, "retry_on": ["any", "oom_killed"]}}),
+            ),
+            (&["--array", "3-5%2"], json!({"array": {"start": 3, "count": 3, "max_running": 2}})),
+            (
+                &["--distributed", "--nodes", "2"],
+                json!({"distributed": {"launcher": "torchrun", "nodes": 2}}),
+            ),
+            (&["--nproc-per-node", "gpu"], json!({"distributed": {"nodes": 1, "processes_per_node": "gpu"}})),
+            (&["--priority", "-5", "--project", "p"], json!({"priority": -5, "project": "p"})),
+        ];
+        for (flags, expected) in table {
+            let words: Vec<_> = flags.iter().copied().chain(["--", "true"]).collect();
+            let mut expected = expected.clone();
+            expected["workload"] = json!({"command": {"argv": ["true"]}});
+            assert_eq!(drafted(&words, false).unwrap(), expected, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn argv_begins_after_the_dashes_or_at_the_first_plain_word() {
+        let argv = |words: &[&str]| drafted(words, false).unwrap()["workload"]["command"]["argv"].clone();
+        assert_eq!(argv(&["--", "-x", "--name"]), json!(["-x", "--name"]));
+        assert_eq!(
+            argv(&["python", "-c", "1", "--name", "x", "--", "y"]),
+            json!(["python", "-c", "1", "--name", "x", "--", "y"])
+        );
+        assert_eq!(argv(&["--name", "x", "echo", "--json"]), json!(["echo", "--json"]));
+        assert_eq!(argv(&["--", "sh", "--", "a"]), json!(["sh", "--", "a"]));
+    }
+
+    #[test]
+    fn the_shell_of_the_own_daemon_is_recorded_unless_given() {
+        assert_eq!(drafted(&["true"], true).unwrap()["env"], json!({"PATH": "/bin"}));
+        assert_eq!(drafted(&["-e", "PATH=/x", "true"], true).unwrap()["env"], json!({"PATH": "/x"}));
+    }
+
+    #[test]
+    fn flags_go_over_the_file_and_sizes_in_it_may_be_written_for_people() {
+        let folder = tempfile::tempdir().unwrap();
+        let expected = json!({
+            "workload": {"command": {"argv": ["true"]}}, "name": "flag",
+            "resources": {"memory_bytes": 2_147_483_648_u64}, "timeout_s": 5400, "env": {"X_s": "1m"},
+        });
+        let files = [
+            (
+                "s.json",
+                r#"{"name":"file","workload":{"command":{"argv":["true"]}},"resources":{"memory_bytes":"2GiB"},"timeout_s":"90m","env":{"X_s":"1m"}}"#,
+            ),
+            (
+                "s.yaml",
+                "name: file\nworkload: {command: {argv: ['true']}}\nresources: {memory_bytes: 2GiB}\ntimeout_s: 90m\nenv: {X_s: 1m}\n",
+            ),
+            (
+                "s.toml",
+                "name = 'file'\ntimeout_s = '90m'\nworkload.command.argv = ['true']\nresources.memory_bytes = '2GiB'\nenv.X_s = '1m'\n",
+            ),
+        ];
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let words = ["--spec", path.to_str().unwrap(), "--name", "flag"];
+            assert_eq!(drafted(&words, false).unwrap(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        assert!(matches!(drafted(&[], false), Err(CliError::NothingToRun)));
+        assert!(matches!(drafted(&["--shell", "x", "true"], false), Err(CliError::TwoCommands)));
+        for words in [["--env", "NOT_SET_HERE"], ["--gpus", "x"], ["--array", "5-3"], ["--label", "x"]] {
+            let words: Vec<_> = words.into_iter().chain(["true"]).collect();
+            assert!(matches!(drafted(&words, false), Err(CliError::Flag { .. })), "{words:?}");
+        }
+        assert!(matches!(drafted(&["--timeout", "1y", "true"], false), Err(CliError::Quantity { .. })));
+    }
+}

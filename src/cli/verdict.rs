@@ -1,0 +1,114 @@
+//! The last line of a foreground job: verdict, duration, peak memory, and what to type next.
+
+use super::shown::{harmless, size, span, tail};
+use crate::contract::end::End;
+use crate::contract::job::{Job, JobState};
+
+/// How many undeclared files are named.
+const NAMED: usize = 5;
+
+/// The one line, without line end.
+pub(super) fn verdict(job: &Job, fetched: bool) -> String {
+    let id = tail(job.id);
+    let mut parts = vec![format!("job {id} {}", outcome(job))];
+    if let Some(end) = &job.end {
+        parts.extend(end.duration_s.map(span));
+        parts.extend(end.peak_memory_bytes.map(|bytes| format!("peak {}", size(bytes))));
+    }
+    if !job.outputs.is_empty() && !fetched {
+        parts.push(format!("gpulayer fetch {id} --to out"));
+    }
+    parts.push(format!("gpulayer logs {id}"));
+    if job.state != JobState::Succeeded {
+        parts.push(format!("gpulayer show {id}"));
+    }
+    parts.join(" · ")
+}
+
+/// `succeeded`, or how it ended instead.
+fn outcome(job: &Job) -> String {
+    let word = match job.state {
+        JobState::TimedOut => "timed out",
+        state => state.word(),
+    };
+    match &job.end {
+        Some(end) if job.state != JobState::Succeeded => match cause(end) {
+            Some(cause) => format!("{word}: {cause}"),
+            None => word.to_owned(),
+        },
+        _ => word.to_owned(),
+    }
+}
+
+fn cause(end: &End) -> Option<String> {
+    if let Some(detail) = &end.detail {
+        return Some(harmless(detail.trim_end_matches('.'), false));
+    }
+    match (end.exit_code, &end.signal) {
+        (Some(code), _) if code != 0 => Some(format!("exit status {code}")),
+        (_, Some(signal)) => Some(signal.clone()),
+        _ => Some(end.reason.word().to_owned()),
+    }
+}
+
+/// The files that no output declares and that can still be fetched; `None` when there are none.
+pub(super) fn undeclared(job: &Job) -> Option<String> {
+    let files = &job.undeclared;
+    if files.is_empty() {
+        return None;
+    }
+    let named: Vec<_> = files
+        .iter()
+        .take(NAMED)
+        .map(|file| format!("{} ({})", harmless(&file.path, false), size(file.size_bytes)))
+        .collect();
+    let more = files.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let id = tail(job.id);
+    Some(format!(
+        "kept, though no --output names them: {}{more} · gpulayer fetch {id} --undeclared --to out",
+        named.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::artifact::UndeclaredFile;
+    use crate::contract::end::EndReason;
+    use crate::contract::quantity::Seconds;
+
+    fn job(state: &str, reason: EndReason, change: impl FnOnce(&mut End)) -> Job {
+        let mut end = End::of(reason, None);
+        end.duration_s = Some(Seconds::from_millis(12_400));
+        end.peak_memory_bytes = Some(1_200_000_000);
+        change(&mut end);
+        serde_json::from_value(serde_json::json!({
+            "id": "job_01hf7yat00e2g0000000a7kq2b", "project": "default", "labels": {}, "submitted_by": "me",
+            "state": state, "spec": {}, "attempt": 1, "submitted_at": "2026-01-01T00:00:00Z", "outputs": [],
+            "undeclared": [], "warnings": [], "end": end,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_line_says_how_it_ended_and_what_to_type_next() {
+        let mut done = job("succeeded", EndReason::Completed, |end| end.exit_code = Some(0));
+        insta::assert_snapshot!(verdict(&done, false), @"job a7kq2b succeeded · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b");
+        done.outputs =
+            serde_json::from_str(r#"[{"name":"m","path":"m","size_bytes":1,"mode":420}]"#).unwrap();
+        insta::assert_snapshot!(verdict(&done, false), @"job a7kq2b succeeded · 12.4 s · peak 1.2 GB · gpulayer fetch a7kq2b --to out · gpulayer logs a7kq2b");
+        let failed = job("failed", EndReason::ExitNonzero, |end| end.exit_code = Some(3));
+        insta::assert_snapshot!(verdict(&failed, false), @"job a7kq2b failed: exit status 3 · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b · gpulayer show a7kq2b");
+        let lost = job("failed", EndReason::WorkerLost, |end| end.peak_memory_bytes = None);
+        insta::assert_snapshot!(verdict(&lost, false), @"job a7kq2b failed: worker_lost · 12.4 s · gpulayer logs a7kq2b · gpulayer show a7kq2b");
+    }
+
+    #[test]
+    fn undeclared_files_are_named_with_the_way_to_have_them() {
+        let mut done = job("failed", EndReason::ExitNonzero, |_| {});
+        assert_eq!(undeclared(&done), None);
+        done.undeclared = (0..6).map(|n| UndeclaredFile { path: format!("f{n}"), size_bytes: 1 }).collect();
+        insta::assert_snapshot!(undeclared(&done).unwrap(), @"kept, though no --output names them: f0 (1 B), f1 (1 B), f2 (1 B), f3 (1 B), f4 (1 B) and 1 more · gpulayer fetch a7kq2b --undeclared --to out");
+    }
+}
