@@ -1,3 +1,5 @@
+//! The life of a task: by hand for each rule, and at random for the promises that hold over all of them.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -340,4 +342,42 @@ impl Promises {
         pending.extend(effects.iter().filter_map(answer));
         Ok(())
     }
+}
+
+#[test]
+fn the_environment_is_allow_listed_and_the_spec_wins() {
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    let mut spec = plain();
+    spec.env.insert("HOME".into(), "/elsewhere".into());
+    let host = [("PATH", "/bin"), ("HOME", "/root"), ("LC_ALL", "C"), ("SECRET_TOKEN", "x"), ("LCD", "y")];
+    let place = TaskPlace {
+        job_id: crate::contract::ids::JobId::from_u128(1),
+        task_id: crate::contract::ids::TaskId::from_u128(2),
+        attempt: 3,
+        workspace: Path::new("/w/workspace"),
+        tmp: Path::new("/w/tmp"),
+        stop_file: Path::new("/w/stop"),
+    };
+    let host = host.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let found = environment(&spec, host, place);
+    let at = |name: &str| found.get(&OsString::from(name)).and_then(|value| value.to_str());
+    assert_eq!((at("PATH"), at("HOME"), at("LC_ALL")), (Some("/bin"), Some("/elsewhere"), Some("C")));
+    assert_eq!((at("SECRET_TOKEN"), at("LCD")), (None, None));
+    assert_eq!((at("TMPDIR"), at("GPULAYER_WORKSPACE")), (Some("/w/tmp"), Some("/w/workspace")));
+    assert_eq!((at("PYTHONUNBUFFERED"), at("GPULAYER_ATTEMPT")), (Some("1"), Some("3")));
+    assert_eq!((at("CUDA_VISIBLE_DEVICES"), at("CUDA_DEVICE_ORDER")), (Some(""), Some("PCI_BUS_ID")));
+}
+
+#[test]
+fn a_shell_text_fails_with_any_part_of_its_pipes_where_bash_is() {
+    use crate::contract::spec::{Command, Run, Workload};
+    use std::path::Path;
+
+    let spec = JobSpec::new(Workload::Command(Command { run: Run::Shell("a | b".into()), cwd: None }));
+    let bash = command_line(&spec, Some(Path::new("/usr/bin/bash"))).unwrap();
+    assert_eq!(bash, ["/usr/bin/bash", "-o", "pipefail", "-c", "a | b"]);
+    assert_eq!(command_line(&spec, None).unwrap(), ["sh", "-c", "a | b"]);
+    assert_eq!(command_line(&plain(), None).unwrap(), ["true"]);
 }

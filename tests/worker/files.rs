@@ -1,0 +1,148 @@
+//! What goes into a workspace and what comes out of it.
+
+use std::io::Read;
+
+use gpulayer::artifacts::RelativePath;
+use gpulayer::contract::artifact::Digest;
+use gpulayer::contract::end::EndReason;
+use gpulayer::contract::protocol::Finish;
+use gpulayer::contract::spec::{Input, InputMode, InputOrigin, JobSpec, Output, Run, Workload};
+
+use crate::server::{Server, shell, stop, until};
+
+fn artifact(server: &Server, bytes: &[u8]) -> Digest {
+    let path = server.folder().join("upload");
+    std::fs::write(&path, bytes).unwrap();
+    server.artifacts.import_file(&path).unwrap().digest
+}
+
+fn input(digest: Digest, path: &str, mode: InputMode) -> Input {
+    Input { origin: InputOrigin::Artifact(digest), path: path.to_owned(), unpack: false, mode }
+}
+
+fn output(path: &str, optional: bool) -> Output {
+    Output { path: path.to_owned(), name: None, optional }
+}
+
+fn text_of(server: &Server, finish: &Finish, path: &str) -> String {
+    let file = finish.outputs.iter().find(|file| file.path == path).unwrap();
+    let (mut stored, size_bytes) = server.artifacts.open_read(file.artifact.unwrap()).unwrap().unwrap();
+    assert_eq!(size_bytes, file.size_bytes);
+    let mut text = String::new();
+    stored.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn bundle(files: &[(&str, &str)]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, text) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, text.as_bytes()).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+fn in_folder(mut spec: JobSpec, folder: &str) -> JobSpec {
+    if let Workload::Command(command) = &mut spec.workload {
+        command.cwd = Some(folder.to_owned());
+    }
+    spec
+}
+
+#[test]
+fn source_and_inputs_are_there_and_outputs_come_back() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let source = artifact(&server, &bundle(&[("app/main.sh", "cat ../data/rows.csv > model.txt; ls ..\n")]));
+    let rows = artifact(&server, b"1,2,3\n");
+    let spec = JobSpec {
+        source: Some(source),
+        inputs: vec![input(rows, "data/rows.csv", InputMode::Ro)],
+        outputs: vec![output("app/*.txt", false), output("absent.txt", true)],
+        ..in_folder(shell("sh main.sh"), "app")
+    };
+    let (task_id, finish) = server.run(spec);
+    assert_eq!(finish.end.reason, EndReason::Completed, "{:?}", finish.end);
+    assert_eq!(server.lines_of(task_id), ["app", "data"]);
+    assert_eq!(text_of(&server, &finish, "app/model.txt"), "1,2,3\n");
+    assert_eq!(finish.outputs.len(), 1);
+    // What it was given is not what it made.
+    assert_eq!(finish.undeclared, []);
+    until("the folder to go", || !server.task_folder(task_id).exists());
+    stop(worker);
+}
+
+#[test]
+fn a_missing_input_ends_the_task_before_anything_runs() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let gone = Digest::from_bytes([7; 32]);
+    let spec =
+        JobSpec { inputs: vec![input(gone, "data/rows.csv", InputMode::Ro)], ..shell("echo should not run") };
+    let (task_id, finish) = server.run(spec);
+    assert_eq!(finish.end.reason, EndReason::InputUnavailable);
+    assert!(finish.end.detail.unwrap().contains("data/rows.csv"));
+    assert!(server.lines_of(task_id).is_empty());
+    stop(worker);
+}
+
+#[test]
+fn success_without_a_declared_output_is_none_and_failure_still_brings_what_is_there() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let outputs = || vec![output("model.json", false), output("loss.txt", false)];
+    let (_, finish) = server.run(JobSpec { outputs: outputs(), ..shell("echo 1 > loss.txt") });
+    assert_eq!(finish.end.reason, EndReason::MissingOutput);
+    assert!(finish.end.detail.as_deref().unwrap().contains("model.json"));
+    assert_eq!(text_of(&server, &finish, "loss.txt"), "1\n");
+
+    let (_, finish) = server.run(JobSpec { outputs: outputs(), ..shell("echo 2 > loss.txt; exit 9") });
+    assert_eq!((finish.end.reason, finish.end.exit_code), (EndReason::ExitNonzero, Some(9)));
+    assert_eq!(text_of(&server, &finish, "loss.txt"), "2\n");
+    stop(worker);
+}
+
+#[test]
+fn undeclared_files_are_named_and_kept() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let job_id = {
+        let task_id = server.offer(shell("mkdir deep; echo dumped > deep/core.txt; exit 1"));
+        let finish = server.finish_of(task_id);
+        let names: Vec<&str> = finish.undeclared.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(names, ["deep/core.txt"]);
+        until("the task's folder to go", || !server.task_folder(task_id).exists());
+        let kept = server.worker_folder().join("kept");
+        let entry = std::fs::read_dir(kept).unwrap().next().unwrap().unwrap();
+        entry.file_name().to_str().unwrap().parse().unwrap()
+    };
+    let path = RelativePath::new("deep/core.txt").unwrap();
+    let mut text = String::new();
+    worker.kept().open(job_id, &path).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "dumped\n");
+    stop(worker);
+}
+
+#[test]
+fn a_real_folder_is_used_and_left_alone() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("mine.txt"), "mine").unwrap();
+    let run = Run::Shell("cat mine.txt; echo new > result.txt".to_owned());
+    let mut spec = in_folder(shell(""), here.path().to_str().unwrap());
+    if let Workload::Command(command) = &mut spec.workload {
+        command.run = run;
+    }
+    spec.outputs = vec![output("result.txt", false)];
+    let (task_id, finish) = server.run(spec);
+    assert_eq!(finish.end.reason, EndReason::Completed, "{:?}", finish.end);
+    assert_eq!(server.lines_of(task_id), ["mine"]);
+    assert_eq!(text_of(&server, &finish, "result.txt"), "new\n");
+    assert_eq!(finish.undeclared, []);
+    until("the folder to go", || !server.task_folder(task_id).exists());
+    assert!(here.path().join("mine.txt").exists() && here.path().join("result.txt").exists());
+    stop(worker);
+}

@@ -1,0 +1,9 @@
+//! A worker with real shims and programs, and a server that only records: what is reported, in which order, and
+//! what is left on the machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod files;
+mod restarts;
+mod runs;
+mod server;
+mod stops;

@@ -1,0 +1,108 @@
+//! Tasks that somebody, or the clock, stops.
+
+use gpulayer::client::worker_channel::SessionEnd;
+use gpulayer::contract::end::EndReason;
+use gpulayer::contract::protocol::{Orders, Report};
+use gpulayer::contract::quantity::Seconds;
+use gpulayer::worker::{Farewell, WorkerEnd};
+
+use crate::server::{Server, is_alive, shell, stop, until};
+
+#[test]
+fn a_task_that_was_cancelled_before_its_start_executes_nothing() {
+    for refused in [true, false] {
+        let server = Server::new();
+        let worker = server.start_worker();
+        let marker = server.folder().join("ran");
+        server.change(|record| {
+            record.hold_starts = true;
+            record.refuse_starts = refused;
+        });
+        let task_id = server.offer(shell(&format!("touch {}", marker.display())));
+        server.until("the task to be held", |record| {
+            record.beats.last()?.tasks.iter().any(|held| held.task_id == task_id).then_some(())
+        });
+        server.change(|record| record.orders.cancel_task_ids = vec![task_id]);
+        let beats = server.change(|record| record.beats.len());
+        // The order rides on the answer to a heartbeat; the one after it is sent when it has arrived.
+        server.until("the order to arrive", |record| (record.beats.len() > beats + 2).then_some(()));
+        server.change(|record| record.hold_starts = false);
+        if refused {
+            until("the folder to go", || !server.task_folder(task_id).exists());
+            server.until("a start and nothing else", |record| {
+                let of_task: Vec<_> = record.reports.iter().filter(|item| item.task_id == task_id).collect();
+                (of_task.len() == 1 && of_task[0].report == Report::Start).then_some(())
+            });
+        } else {
+            let finish = server.finish_of(task_id);
+            assert_eq!((finish.end.reason, finish.after_stop), (EndReason::Cancelled, true));
+        }
+        assert!(!marker.exists());
+        stop(worker);
+    }
+}
+
+#[test]
+fn a_cancelled_program_gets_its_signal_and_its_grace() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let task_id =
+        server.offer(shell("trap 'echo stopping; exit 0' TERM; echo ready; while :; do sleep 0.01; done"));
+    server.until_line(task_id, "ready");
+    server.change(|record| record.orders.cancel_task_ids = vec![task_id]);
+    let finish = server.finish_of(task_id);
+    assert_eq!((finish.end.reason, finish.after_stop), (EndReason::Cancelled, true));
+    assert_eq!(finish.end.exit_code, Some(0));
+    // The shell may add a remark on its `sleep`, which got the signal as well.
+    assert_eq!(server.lines_of(task_id)[..2], ["ready", "stopping"]);
+    stop(worker);
+}
+
+#[test]
+fn a_kill_does_not_wait_for_a_program_that_will_not_hear() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let mut spec = shell("trap '' TERM; setsid sleep 1000 & echo $!; echo ready; wait");
+    spec.grace_s = Seconds::new(1000);
+    let task_id = server.offer(spec);
+    server.until_line(task_id, "ready");
+    server.change(|record| record.orders.cancel_task_ids = vec![task_id]);
+    until("the stop to begin", || server.task_folder(task_id).join("stop").exists());
+    server.change(|record| record.orders.kill_task_ids = vec![task_id]);
+    let finish = server.finish_of(task_id);
+    assert_eq!((finish.end.reason, finish.end.signal.as_deref()), (EndReason::Cancelled, Some("SIGKILL")));
+    assert!(!is_alive(&server.lines_of(task_id)[0]), "its child is still there");
+    stop(worker);
+}
+
+#[test]
+fn a_program_that_runs_too_long_is_timed_out() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let mut spec = shell("trap '' TERM; echo ready; while :; do sleep 0.01; done");
+    spec.timeout_s = Some(Seconds::from_millis(200));
+    spec.grace_s = Seconds::from_millis(100);
+    let (_, finish) = server.run(spec);
+    assert_eq!((finish.end.reason, finish.after_stop), (EndReason::TimedOut, true));
+    assert_eq!(finish.end.detail.as_deref(), Some("ran longer than timeout_s = 0.2"));
+    stop(worker);
+}
+
+#[test]
+fn a_revoked_worker_kills_its_tasks_and_leaves() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let task_id = server.offer(shell("echo $$; echo ready; sleep 1000"));
+    server.until_line(task_id, "ready");
+    let pid = server.lines_of(task_id)[0].clone();
+    assert!(is_alive(&pid));
+    server.change(|record| record.orders = Orders { revoked: true, ..Orders::default() });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(worker.ended());
+    assert_eq!(worker.stop(Farewell::Silent).unwrap(), WorkerEnd::SessionOver(SessionEnd::Revoked));
+    assert!(!is_alive(&pid));
+    let finishes = server.change(|record| {
+        record.reports.iter().filter(|item| matches!(item.report, Report::Finish(_))).count()
+    });
+    assert_eq!(finishes, 0);
+}
