@@ -139,7 +139,10 @@ pub struct Bundle {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The files together are too large.
-    #[error("{} holds {size_bytes} bytes, more than the {limit_bytes} bytes a source may have; the largest files: {}", root.display(), listed(largest))]
+    #[error(
+        "the source in {} has {}, more than the {} allowed; its largest files: {}",
+        root.display(), megabytes(*size_bytes), megabytes(*limit_bytes), listed(largest)
+    )]
     TooLarge {
         /// The folder.
         root: PathBuf,
@@ -193,8 +196,12 @@ impl BundleError {
 }
 
 fn listed(files: &[(String, u64)]) -> String {
-    let shown: Vec<String> = files.iter().map(|(path, bytes)| format!("{path} ({bytes} bytes)")).collect();
-    shown.join(", ")
+    let shown = files.iter().map(|(path, bytes)| format!("{path} ({})", megabytes(*bytes)));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 impl Plan {

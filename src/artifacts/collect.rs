@@ -128,8 +128,15 @@ pub fn collect(
 ) -> Result<Collected, CollectError> {
     let patterns = outputs.iter().map(Pattern::new).collect::<Result<Vec<_>, _>>()?;
     let found = vec![false; patterns.len()];
-    let mut walk =
-        Walk { workspace, patterns, before, found, suppressed: 0, collected: Collected::default() };
+    let mut walk = Walk {
+        workspace,
+        patterns,
+        before,
+        found,
+        links: Vec::new(),
+        suppressed: 0,
+        collected: Collected::default(),
+    };
     walk.run()?;
     Ok(walk.finish())
 }
@@ -165,6 +172,8 @@ struct Walk<'a> {
     patterns: Vec<Pattern<'a>>,
     before: &'a Snapshot,
     found: Vec<bool>,
+    /// Collected links: the output's index, the path, and where it leads.
+    links: Vec<(usize, String, String)>,
     suppressed: u64,
     collected: Collected,
 }
@@ -255,7 +264,8 @@ impl Walk<'_> {
         let target = rustix::fs::readlinkat(folder, entry.name.as_str(), Vec::new());
         let target = target.ok().and_then(|target| target.into_string().ok());
         match (follow(self.workspace, &path), target) {
-            (Ok(LinkEnd::Inside(_)), Some(target)) => {
+            (Ok(LinkEnd::Inside(end)), Some(target)) => {
+                self.links.extend(matching.first().map(|&index| (index, path.clone(), end)));
                 self.add(&path, entry, matching, &CollectedContent::Link { target });
             }
             (Ok(LinkEnd::Loop), _) => self.warn(matching, &path, "the link leads in a circle"),
@@ -275,29 +285,61 @@ impl Walk<'_> {
 
     /// Concerns nobody unless an output declares it.
     fn warn(&mut self, matching: &[usize], path: &str, why: &str) {
-        let Some(&index) = matching.first() else { return };
-        if self.collected.warnings.len() >= MAX_WARNINGS {
-            self.suppressed += 1;
-            return;
+        if let Some(&index) = matching.first() {
+            self.push_warning(index, format!("`{path}` was not collected: {why}"));
         }
-        let pointer = format!("/outputs/{index}");
-        self.collected
-            .warnings
-            .push(Warning { pointer, detail: format!("`{path}` was not collected: {why}") });
+    }
+
+    fn push_warning(&mut self, index: usize, detail: String) {
+        if self.collected.warnings.len() < MAX_WARNINGS {
+            self.collected.warnings.push(Warning { pointer: format!("/outputs/{index}"), detail });
+        } else {
+            self.suppressed += 1;
+        }
     }
 
     fn finish(mut self) -> Collected {
-        if self.suppressed > 0 {
-            let detail = format!("{} more files were not collected", self.suppressed);
-            self.collected.warnings.push(Warning { pointer: "/outputs".to_owned(), detail });
-        }
-        for (pattern, found) in self.patterns.iter().zip(&self.found) {
-            if !found && !pattern.output.optional {
-                self.collected.missing.push(pattern.output.shown_name().to_owned());
-            }
-        }
         self.collected.files.sort_by(|a, b| (&a.path, &a.name).cmp(&(&b.path, &b.name)));
         self.collected.undeclared.sort_by(|a, b| a.path.cmp(&b.path));
+        self.warn_of_bare_links();
+        self.list_missing();
+        if self.suppressed > 0 {
+            let detail = format!("{} more warnings like these", self.suppressed);
+            self.collected.warnings.push(Warning { pointer: "/outputs".to_owned(), detail });
+        }
         self.collected
+    }
+
+    /// A link without what it leads to is of no use to whoever fetches it.
+    fn warn_of_bare_links(&mut self) {
+        for (index, path, end) in std::mem::take(&mut self.links) {
+            let files = &self.collected.files;
+            let beneath = format!("{end}/");
+            let at = files.partition_point(|file| file.path.as_str() < end.as_str());
+            let below = files.partition_point(|file| file.path.as_str() < beneath.as_str());
+            let covered = end.is_empty()
+                || files.get(at).is_some_and(|file| file.path == end)
+                || files.get(below).is_some_and(|file| file.path.starts_with(&beneath));
+            if !covered {
+                let detail = format!("`{path}` is a link to `{end}`, which no output declares");
+                self.push_warning(index, detail);
+            }
+        }
+    }
+
+    fn list_missing(&mut self) {
+        for index in 0..self.patterns.len() {
+            let Pattern { output, path, .. } = &self.patterns[index];
+            if self.found[index] || output.optional {
+                continue;
+            }
+            self.collected.missing.push(output.shown_name().to_owned());
+            if let Ok(LinkEnd::Inside(end)) = follow(self.workspace, path.as_str())
+                && end != path.as_str()
+            {
+                let detail = format!("`{}` lies behind a link: declare `{end}`", path.as_str());
+                self.push_warning(index, detail);
+            }
+        }
     }
 }

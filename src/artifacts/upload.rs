@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::copy::hash_into;
 use super::error::ArtifactError;
-use super::store::{ArtifactStore, present};
+use super::store::{ArtifactStore, present, sync_folder};
 use crate::contract::artifact::Digest;
 
 /// Beyond this many interrupted uploads their hashes are forgotten, and a resumed one is read again instead.
@@ -173,6 +173,9 @@ impl Upload {
     /// Stops here for now. What was received is on disk when this returns; its length in bytes.
     pub fn suspend(self) -> Result<u64, ArtifactError> {
         self.file.sync_all().map_err(ArtifactError::at("sync", &self.path))?;
+        if let Some(folder) = self.path.parent() {
+            sync_folder(folder)?;
+        }
         Ok(self.received_bytes)
     }
 

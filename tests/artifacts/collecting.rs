@@ -218,3 +218,25 @@ fn kept_files_are_opened_beneath_the_workspace_only() {
     }
     assert_eq!(open("none").unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
+
+#[test]
+fn links_in_place_of_outputs_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "ckpt-5/model.pt", b"x");
+    write(folder.path(), "out/data.txt", b"x");
+    symlink("ckpt-5", folder.path().join("latest")).unwrap();
+    symlink("../out", folder.path().join("out/here")).unwrap();
+    let outputs = [output("latest"), output("latest/model.pt"), output("out")];
+    let found = collected(folder.path(), &outputs, &Snapshot::default());
+    assert_eq!(paths(&found), ["latest", "out/data.txt", "out/here"]);
+    assert_eq!(found.missing, ["latest/model.pt"]);
+    let warnings: Vec<(&str, &str)> =
+        found.warnings.iter().map(|warning| (warning.pointer.as_str(), warning.detail.as_str())).collect();
+    assert_eq!(
+        warnings,
+        [
+            ("/outputs/0", "`latest` is a link to `ckpt-5`, which no output declares"),
+            ("/outputs/1", "`latest/model.pt` lies behind a link: declare `ckpt-5/model.pt`"),
+        ]
+    );
+}

@@ -340,3 +340,13 @@ fn old_partials_are_swept_and_live_ones_are_not() {
     assert_eq!(store.received(young).unwrap(), Some(1));
     assert!(!folder.path().join("partial/import-1-0").exists());
 }
+
+#[test]
+fn a_full_disk_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let digest = digest_of(b"no room");
+    std::os::unix::fs::symlink("/dev/full", folder.path().join("partial").join(digest.hex())).unwrap();
+    let mut full = upload(&store, digest, 0);
+    assert!(matches!(full.append(b"no room"), Err(ArtifactError::StorageFull { .. })));
+}
