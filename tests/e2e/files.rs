@@ -1,0 +1,61 @@
+//! Sources, inputs, outputs and undeclared files, end to end.
+
+use gpulayer::contract::end::EndReason;
+use gpulayer::contract::job::JobState;
+use serde_json::json;
+
+use crate::house::{House, shell};
+
+#[actix_rt::test]
+async fn outputs_come_back_at_every_end_and_a_missing_one_is_no_success() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let mut failing = shell("mkdir deep; echo one > deep/a.txt; echo two > b.txt; exit 3");
+    failing["outputs"] = json!([{"path": "deep"}, {"path": "*.txt", "name": "texts"}]);
+    let job = house.end(house.submit(&failing).await.id).await;
+    assert_eq!(job.state, JobState::Failed);
+    let mut paths: Vec<_> = job.outputs.iter().map(|file| (file.name.as_str(), file.path.as_str())).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, [("deep", "deep/a.txt"), ("texts", "b.txt")]);
+    let mut forgetful = shell("true");
+    forgetful["outputs"] = json!([{"path": "model.json"}]);
+    let job = house.end(house.submit(&forgetful).await.id).await;
+    let end = job.end.unwrap();
+    assert_eq!(end.reason, EndReason::MissingOutput);
+    assert!(end.detail.unwrap().contains("model.json"));
+}
+
+#[test]
+fn a_job_that_fails_still_yields_the_file_it_never_declared() {
+    let house = House::new();
+    let run = house.run(&["run", "--source", "none", "--", "sh", "-c", "echo precious > left.txt; exit 1"]);
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let remark = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(remark.contains("left.txt"), "{remark}");
+    let fetch = house.run(&["fetch", "@last", "--undeclared", "--to", "back"]);
+    assert!(fetch.status.success(), "{fetch:?}");
+    assert_eq!(std::fs::read_to_string(house.path().join("back/left.txt")).unwrap(), "precious\n");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}
+
+#[test]
+fn the_project_around_the_current_folder_travels_and_its_outputs_come_back() {
+    let house = House::new();
+    let project = house.path().join("project");
+    std::fs::create_dir_all(project.join("sub")).unwrap();
+    std::fs::write(project.join("pyproject.toml"), "").unwrap();
+    std::fs::write(project.join("sub/work.sh"), "cat ../pyproject.toml; cp work.sh made.txt\n").unwrap();
+    std::fs::write(project.join(".gitignore"), "data/\n").unwrap();
+    std::fs::create_dir(project.join("data")).unwrap();
+    std::fs::write(project.join("data/big"), vec![0; 5000]).unwrap();
+    let run = house
+        .command(&["run", "--output", "sub/made.txt", "--to", "out", "--", "sh", "work.sh"])
+        .current_dir(project.join("sub"))
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let remark = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(remark.contains("sent ") && remark.contains("data/"), "{remark}");
+    assert!(project.join("sub/out/sub/made.txt").exists(), "{remark}");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}

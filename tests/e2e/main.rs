@@ -1,0 +1,12 @@
+//! The real binaries on a temporary home: crashes, cancels, two of everything. Nothing here sleeps to
+//! synchronise; what crosses processes is awaited on its condition, with a deadline.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod command_line;
+mod crashes;
+mod files;
+mod house;
+mod refusals;
+mod remote_worker;
+mod trees;
+mod twins;

@@ -1,0 +1,55 @@
+//! Bad input: a clear answer with all faults, and nothing stored half.
+
+use gpulayer::client::ClientError;
+use gpulayer::contract::end::EndReason;
+use gpulayer::contract::job::{Job, JobState};
+use serde_json::{Value, json};
+
+use crate::house::{House, argv};
+
+#[actix_rt::test]
+async fn every_fault_of_a_spec_is_named_at_once_and_nothing_is_stored() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let mut spec = argv(&["true"]);
+    spec["priority"] = json!(101);
+    spec["timeout_s"] = json!("10m");
+    spec["env"] = json!({"A=B": "x"});
+    spec["outputs"] = json!([{"path": "../secrets"}]);
+    let refusal = house.client().post::<Job>("/v1/jobs", &spec).await.unwrap_err();
+    let ClientError::Refused { problem, .. } = &refusal else { panic!("{refusal:?}") };
+    let mut pointers: Vec<&str> = problem.errors.iter().map(|fault| fault.pointer.as_str()).collect();
+    pointers.sort_unstable();
+    assert_eq!(pointers, ["/env/A=B", "/outputs/0/path", "/priority", "/timeout_s"]);
+    let batch = json!({"jobs": [argv(&["true"]), {"workload": {}}]});
+    let refusal = house.client().post::<Value>("/v1/jobs/batch", &batch).await.unwrap_err();
+    assert!(refusal.problem().unwrap().errors[0].pointer.starts_with("/jobs/1/workload"));
+    let jobs: Value = house.client().get("/v1/jobs").await.unwrap();
+    assert_eq!(jobs["items"], json!([]), "all or nothing");
+}
+
+#[actix_rt::test]
+async fn a_program_that_is_not_there_and_a_folder_that_is_not_there_are_told_apart() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let missing = house.end(house.submit(&argv(&["no-such-program"])).await.id).await;
+    let end = missing.end.unwrap();
+    assert_eq!((end.reason, end.exit_code), (EndReason::ExecutableNotFound, Some(127)));
+    assert!(end.detail.unwrap().contains("no-such-program"));
+    let mut elsewhere = argv(&["true"]);
+    elsewhere["workload"]["command"]["cwd"] = json!("nowhere");
+    let job = house.end(house.submit(&elsewhere).await.id).await;
+    assert_eq!(job.state, JobState::Failed);
+    assert!(job.end.unwrap().detail.unwrap().contains("nowhere"));
+}
+
+#[actix_rt::test]
+async fn a_queue_timeout_ends_a_job_that_never_started() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let mut spec = argv(&["true"]);
+    spec["resources"] = json!({"cpus": 5000});
+    spec["queue_timeout_s"] = json!(0.3);
+    let job = house.end(house.submit(&spec).await.id).await;
+    assert_eq!((job.state, job.end.unwrap().reason), (JobState::TimedOut, EndReason::QueueTimedOut));
+}
