@@ -423,9 +423,16 @@ fn the_artifacts_of_a_spec_are_named_once() {
 fn a_flood_of_faults_is_cut() {
     let env: serde_json::Map<String, Value> =
         (0..3_000).map(|number| (format!("A{number}"), json!(number))).collect();
-    let faults = faults(&with(json!({"env": env})));
-    assert_eq!(faults.len(), 1_001);
-    assert!(faults[1_000].detail.contains("more faults"));
+    let found = faults(&with(json!({"env": env})));
+    assert_eq!(found.len(), 1_001);
+    assert!(found[1_000].detail.contains("more faults"));
+
+    let odd: serde_json::Map<String, Value> =
+        (0..1_000).map(|number| (format!("odd{number}"), json!(number))).collect();
+    let strict = ReadOptions { strict: true, ..ReadOptions::default() };
+    let found = read(&with(Value::Object(odd.clone())), "", strict).unwrap_err();
+    assert_eq!((found.len(), found[100].pointer.as_str()), (101, ""));
+    assert_eq!(good(&with(Value::Object(odd))).warnings.len(), 100);
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

@@ -1,4 +1,5 @@
-//! Who waits for a place: by shape, and within a shape by priority, age and id. About 110 bytes a job.
+//! Who waits for a place: by shape, and within a shape by priority, age and id. Measured: 120 to
+//! 200 bytes a job, by how full the index by id is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::reader::{Node, Pointer, Reader, listed, quoted};
+use super::reader::{Node, Pointer, Reader, quoted};
 use super::{limits, paths};
 use crate::contract::spec::{JobSpec, Python, Run, Secret, Workload};
 
@@ -132,8 +132,5 @@ pub(super) fn python(reader: &mut Reader, node: Node<'_>) -> Option<Box<Python>>
 
 pub(super) fn profile(reader: &mut Reader, node: Node<'_>) -> Option<String> {
     let words: Vec<(&str, &str)> = PROFILES.iter().map(|word| (*word, *word)).collect();
-    if node.value.as_str().is_some_and(|given| given.contains('\0')) {
-        return reader.invalid(node.at, format!("expected one of {}", listed(PROFILES.iter().copied())));
-    }
     reader.word(node, &words).map(str::to_owned)
 }

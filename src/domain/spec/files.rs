@@ -1,6 +1,6 @@
 //! Data in and out: `inputs` and `outputs`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use super::reader::{Node, Pointer, Reader, quoted};
 use super::{limits, paths, relations};
@@ -46,26 +46,25 @@ fn from(reader: &mut Reader, node: Node<'_>, batch_index: Option<usize>) -> Opti
     Some(InputFrom { job: job?, output: output? })
 }
 
-/// Input paths so far, and every folder above one, each with the first input it belongs to.
+/// Input paths so far, each with its input.
 #[derive(Default)]
-struct Taken {
-    paths: HashMap<String, usize>,
-    folders: HashMap<String, usize>,
-}
+struct Taken(BTreeMap<String, usize>);
 
 impl Taken {
     /// An earlier input that is the same, above or below; else the path is taken.
     fn clash(&mut self, path: &str, index: usize) -> Option<usize> {
-        let above = || path.match_indices('/').map(|(end, _)| &path[..end]);
-        let same_or_below = self.paths.get(path).or_else(|| self.folders.get(path));
-        if let Some(other) = same_or_below.or_else(|| above().find_map(|folder| self.paths.get(folder))) {
-            return Some(*other);
+        let same = self.0.get(path);
+        let above = || path.match_indices('/').find_map(|(end, _)| self.0.get(&path[..end]));
+        let below = || {
+            let folder = format!("{path}/");
+            let (found, index) = self.0.range(folder.clone()..).next()?;
+            found.starts_with(&folder).then_some(index)
+        };
+        let other = same.or_else(above).or_else(below).copied();
+        if other.is_none() {
+            self.0.insert(path.to_owned(), index);
         }
-        for folder in above() {
-            self.folders.entry(folder.to_owned()).or_insert(index);
-        }
-        self.paths.insert(path.to_owned(), index);
-        None
+        other
     }
 }
 

@@ -10,6 +10,8 @@ pub(super) const ARGUMENT_BYTES: usize = 128 * 1024;
 pub(super) const ARGUMENTS_BYTES: usize = 1024 * 1024;
 /// A path below the workspace (`PATH_MAX` with room for the workspace itself).
 pub(super) const PATH_BYTES: usize = 3_072;
+/// Parts of a path: deeper than any real tree, and it bounds the work of comparing paths.
+pub(super) const PATH_PARTS: usize = 100;
 /// One part of a path (`NAME_MAX`).
 pub(super) const PATH_PART_BYTES: usize = 255;
 /// Names people give: jobs, outputs, workers.
@@ -28,5 +30,7 @@ pub(super) const NODES: u64 = 10_000;
 pub(super) const ARRAY_JOBS: usize = 100_000;
 /// Cores of one task.
 pub(super) const CPUS: f64 = 1_000_000.0;
-/// Faults and warnings reported of one spec; past these it says that there are more.
+/// Faults, and warnings, reported of one spec; past these it says that there are more.
 pub(super) const REMARKS: usize = 1_000;
+/// Unknown fields of one object that are reported: a nearest name is sought for each.
+pub(super) const UNKNOWN_FIELDS: usize = 100;

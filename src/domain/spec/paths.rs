@@ -55,7 +55,8 @@ pub(super) fn cwd(reader: &mut Reader, node: Node<'_>, allow_absolute: bool) -> 
 }
 
 fn too_long() -> String {
-    format!("a path may have {} bytes, each part {}", limits::PATH_BYTES, limits::PATH_PART_BYTES)
+    let (whole, parts, part) = (limits::PATH_BYTES, limits::PATH_PARTS, limits::PATH_PART_BYTES);
+    format!("a path may have {whole} bytes and {parts} parts, each of {part} bytes")
 }
 
 fn resolve(text: &str) -> Result<String, String> {
@@ -79,7 +80,11 @@ fn resolve(text: &str) -> Result<String, String> {
         }
     }
     let path = parts.join("/");
-    if path.len() > limits::PATH_BYTES { Err(too_long()) } else { Ok(path) }
+    if path.len() > limits::PATH_BYTES || parts.len() > limits::PATH_PARTS {
+        Err(too_long())
+    } else {
+        Ok(path)
+    }
 }
 
 #[cfg(test)]

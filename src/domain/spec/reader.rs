@@ -66,7 +66,7 @@ impl Reader {
                     self.faults.push(Fault {
                         pointer: root.at.to_string(),
                         code: "invalid".to_owned(),
-                        detail: format!("there are more faults; the first {} are listed", limits::REMARKS),
+                        detail: "there are more faults than are listed here".to_owned(),
                     });
                 }
                 Err(self.faults)
@@ -105,7 +105,8 @@ impl Reader {
             return self.wrong_type(node, &format!("an object with {}", listed(known.iter().copied())));
         };
         let fields = Fields { map, at: node.at };
-        for name in map.keys().filter(|name| !known.contains(&name.as_str())) {
+        let mut unknown = map.keys().filter(|name| !known.contains(&name.as_str()));
+        for name in unknown.by_ref().take(limits::UNKNOWN_FIELDS) {
             let at = Pointer::Field(&fields.at, name);
             let meant = match nearest(name, known.iter().copied()) {
                 Some(word) => format!("did you mean `{word}`?"),
@@ -117,6 +118,7 @@ impl Reader {
                 self.warn(at, format!("{} is not known here and was ignored; {meant}", quoted(name)));
             }
         }
+        self.unlisted |= unknown.next().is_some();
         Some(fields)
     }
 
