@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Problem;
 
 pub use connection::RequestBody;
@@ -380,6 +381,8 @@ impl Retry {
     pub async fn pause_after(&mut self, failed: &ClientError) -> bool {
         match failed {
             ClientError::Cut { .. } => self.was_cut = true,
+            // It is leaving, or not there yet: what comes after it answers.
+            ClientError::Refused(problem) if problem.code == ErrorCode::NotReady => self.was_cut = true,
             ClientError::Unreachable { .. } if self.was_cut => {}
             _ => return false,
         }

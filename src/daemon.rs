@@ -60,6 +60,7 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
             // A daemon that is leaving already needs no second reason.
             let _ = stop_sender.send(request);
         }),
+        on_demand: options.on_demand,
     })?;
     let serving = http::serve(
         http::ServeOptions {
@@ -77,7 +78,7 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
         "ready"
     );
     if let Some(readiness) = options.readiness.take()
-        && let Err(error) = readiness.announce()
+        && let Err(error) = readiness.announce(serving.tcp)
     {
         warn!(%error, "whoever started this daemon could not be told that it is ready");
     }

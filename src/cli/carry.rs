@@ -36,8 +36,8 @@ enum Origin {
 #[derive(Default)]
 pub(super) struct Baggage {
     parcels: Vec<Parcel>,
-    /// `sent 14 files, 1.2 MB · left out: data/ (4.1 GB)`, once it has been sent.
-    remarks: Vec<String>,
+    /// `14 files, 1.2 MB · left out: data/ (4.1 GB)`, by the digest of the bundle.
+    remarks: Vec<(Digest, String)>,
 }
 
 /// How `--source` was given.
@@ -126,7 +126,7 @@ impl Baggage {
         let (parcel, remark) = Parcel::folder(root, places)?;
         let digest = parcel.digest;
         self.parcels.push(parcel);
-        self.remarks.push(remark);
+        self.remarks.push((digest, remark));
         Ok(digest)
     }
 
@@ -142,7 +142,10 @@ impl Baggage {
                 parcel.send(client).await?;
             }
         }
-        self.remarks.iter().for_each(|remark| say(remark));
+        for (digest, remark) in &self.remarks {
+            let verb = if missing.contains(digest) { "sent" } else { "unchanged" };
+            say(&format!("{verb} {remark}"));
+        }
         Ok(())
     }
 }
@@ -242,7 +245,7 @@ fn split_input(given: &str) -> (&str, Option<&str>) {
 
 fn remark(file_count: u64, size_bytes: u64, left_out: &[LeftOut]) -> String {
     let files = if file_count == 1 { "file" } else { "files" };
-    let mut text = format!("sent {file_count} {files}, {}", size(size_bytes));
+    let mut text = format!("{file_count} {files}, {}", size(size_bytes));
     let mut worth: Vec<_> =
         left_out.iter().filter(|left| left.size_bytes > 0 || left.reason.cannot_travel()).collect();
     worth.sort_by_key(|left| (!left.reason.cannot_travel(), std::cmp::Reverse(left.size_bytes)));
@@ -287,7 +290,7 @@ mod tests {
             size_bytes,
             at_least: false,
         };
-        assert_eq!(remark(14, 1_200_000, &[]), "sent 14 files, 1.2 MB");
+        assert_eq!(remark(14, 1_200_000, &[]), "14 files, 1.2 MB");
         let all = [
             left("small/", LeftOutReason::Ignored, 10),
             left("data/", LeftOutReason::Ignored, 4_100_000_000),
@@ -296,7 +299,7 @@ mod tests {
         ];
         assert_eq!(
             remark(1, 999, &all),
-            "sent 1 file, 999 B · left out: pipe (a fifo), data/ (4.1 GB), small/ (10 B)"
+            "1 file, 999 B · left out: pipe (a fifo), data/ (4.1 GB), small/ (10 B)"
         );
     }
 }

@@ -58,7 +58,7 @@ pub(super) async fn up(context: &Context, args: &UpArgs) -> Result<ExitStatus, C
     let socket = places.socket();
     let client = Client::new(Endpoint::Unix(socket.clone()));
     let port = args.port.unwrap_or(context.settings.port);
-    {
+    let tcp = {
         let daemon = OwnDaemon::new(places.clone());
         let _lock = daemon.lock()?;
         match client.get::<ServerStatus>("/v1/server").await {
@@ -71,14 +71,14 @@ pub(super) async fn up(context: &Context, args: &UpArgs) -> Result<ExitStatus, C
         if args.no_worker {
             arguments.push("--no-worker");
         }
-        daemon.spawn(&arguments)?;
-    }
+        daemon.spawn(&arguments)?
+    };
     let status: ServerStatus = client.get("/v1/server").await?;
     if context.json {
         print_json(&status)?;
         return Ok(ExitStatus::SUCCESS);
     }
-    let url = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port);
+    let url = tcp.unwrap_or(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port));
     print(&format!(
         "GPUlayer {} is up (process {}), on http://{url} and unix:{}\n\n\
          here:        gpulayer run -- python train.py\n\
@@ -97,7 +97,8 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
     let socket = context.settings.places.socket();
     let client = Client::new(Endpoint::Unix(socket.clone()));
     // Held until the daemon is gone, so that no command starts the next one into its last breath.
-    let _lock = OwnDaemon::new(context.settings.places.clone()).lock()?;
+    let daemon = OwnDaemon::new(context.settings.places.clone());
+    let _lock = daemon.lock()?;
     let running = match all(&client, "&state=running&state=scheduled", usize::MAX).await {
         Ok(running) => running,
         Err(CliError::Client(ClientError::Unreachable { .. })) => {
@@ -116,6 +117,7 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
         }
     }
     stop(&client, &socket, StopRequest { cancel_running: !args.keep, hand_over: false }).await?;
+    daemon.wait_until_free();
     say(match (running.len(), args.keep) {
         (0, _) => "the daemon has stopped",
         (_, true) => "the daemon has stopped; what runs goes on and is taken up again by the next one",

@@ -93,7 +93,7 @@ pub enum CliError {
         source: io::Error,
     },
     /// Files that are in the way.
-    #[error("{count} of the files to fetch are there already with other contents, such as {path}", path = .path.display())]
+    #[error("{path}{} there already with other contents", if *count == 1 { " is".to_owned() } else { format!(" and {} more are", count - 1) }, path = .path.display())]
     InTheWay {
         /// One of them.
         path: PathBuf,
@@ -220,7 +220,11 @@ impl CliError {
             cause = error.source();
         }
         let faults = match self {
-            CliError::Client(ClientError::Refused(problem)) => problem.errors.as_slice(),
+            // A single fault is often the whole sentence already.
+            CliError::Client(ClientError::Refused(problem)) => match problem.errors.as_slice() {
+                [only] if problem.detail.contains(&only.detail) => &[],
+                faults => faults,
+            },
             CliError::SpecFaults { faults, .. } => faults.as_slice(),
             _ => &[],
         };

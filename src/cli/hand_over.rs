@@ -10,7 +10,7 @@ use super::on_demand::OwnDaemon;
 use super::screen::say;
 use super::server_choice::Server;
 use crate::client::{Answer, Call, Client, ClientError};
-use crate::contract::server::StopRequest;
+use crate::contract::server::{ServerStatus, StopRequest};
 
 /// For how long a daemon that leaves is waited for.
 const LEAVE_WITHIN: Duration = Duration::from_secs(30);
@@ -39,8 +39,8 @@ fn is_older(server: &str) -> bool {
 
 /// Lets the daemon leave and starts this version's; `false` when that is for its owner to do.
 async fn replace(context: &Context, client: &Client) -> Result<bool, CliError> {
-    let status: serde_json::Value = client.get("/v1/server").await?;
-    if status.get("on_demand").and_then(serde_json::Value::as_bool) != Some(true) {
+    let status: ServerStatus = client.get("/v1/server").await?;
+    if !status.on_demand {
         say("gpulayer: the daemon is older than this command; `gpulayer up` replaces it");
         return Ok(false);
     }
@@ -52,9 +52,9 @@ async fn replace(context: &Context, client: &Client) -> Result<bool, CliError> {
     Ok(true)
 }
 
-/// Asks a daemon to stop and returns when its process has gone.
+/// Asks a daemon to stop and returns when it has hung up.
 pub(super) async fn stop(client: &Client, socket: &Path, request: StopRequest) -> Result<(), CliError> {
-    // The connection the daemon's kernel side holds open ends with its process; nothing has to be polled.
+    // An idle connection of its own ends when the daemon lets go of it: nothing has to be polled.
     let watch = tokio::net::UnixStream::connect(socket).await.ok();
     client.post::<serde::de::IgnoredAny>("/v1/admin/stop", &request).await?;
     if let Some(watch) = watch {

@@ -3,17 +3,23 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 
 use crate::client::Revive;
-use crate::config::{ConfigError, Places, readiness};
+use crate::config::readiness::{self, Announced};
+use crate::config::{ConfigError, Places};
 use crate::process::detached;
 
+/// For how long a daemon that is leaving may still hold the state folder.
+const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How much of `daemon.log` an error shows, in lines.
 const SHOWN_LINES: usize = 10;
 
@@ -69,7 +75,7 @@ impl OwnDaemon {
         if UnixStream::connect(self.places.socket()).is_ok() {
             return Ok(());
         }
-        self.spawn(arguments)
+        self.spawn(arguments).map(drop)
     }
 
     /// Makes the folders and waits for the right to start a daemon here; the right goes with the file.
@@ -93,8 +99,21 @@ impl OwnDaemon {
         }
     }
 
-    /// Starts a daemon in the background and waits until it answers.
-    pub(super) fn spawn(&self, arguments: &[&str]) -> Result<(), StartError> {
+    /// Waits until no daemon holds the state folder: one that is leaving does so until its process has gone, which
+    /// is after its socket has. Gives up without an error: the daemon to come says better who is in its way.
+    pub(super) fn wait_until_free(&self) {
+        let Ok(held) = File::open(self.places.state.join("lock")) else { return };
+        let deadline = Instant::now() + LEAVE_WITHIN;
+        while rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared).is_err()
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Starts a daemon in the background and waits until it answers; its TCP address.
+    pub(super) fn spawn(&self, arguments: &[&str]) -> Result<Option<SocketAddr>, StartError> {
+        self.wait_until_free();
         let log = self.places.daemon_log();
         let fault = |operation, source| StartError::File { operation, path: log.clone(), source };
         let output = OpenOptions::new()
@@ -113,10 +132,10 @@ impl OwnDaemon {
             Ok::<OwnedFd, io::Error>(waiting)
         });
         let waiting = spawned.map_err(|source| StartError::Spawn { program, source })?;
-        if readiness::wait(waiting).map_err(|source| fault("wait for", source))? {
-            return Ok(());
+        match readiness::wait(waiting).map_err(|source| fault("wait for", source))? {
+            Announced::Ready(tcp) => Ok(tcp),
+            Announced::Gone => Err(StartError::Ended { tail: last_lines(&log, begin), log }),
         }
-        Err(StartError::Ended { tail: last_lines(&log, begin), log })
     }
 }
 

@@ -57,6 +57,9 @@ pub struct ServerStatus {
     pub started_at: Timestamp,
     /// Its process id on its host.
     pub pid: u32,
+    /// Whether a command started it because none was there; such a daemon leaves when idle and may be replaced.
+    #[serde(default)]
+    pub on_demand: bool,
     /// What it takes at most.
     pub limits: Limits,
     /// What it has to do now.

@@ -26,11 +26,12 @@ pub(super) struct Parts<'a> {
     pub artifacts: &'a ArtifactStore,
     pub kept: Option<task_runner::KeptWorkspaces>,
     pub stop: Arc<dyn Fn(StopRequest) + Send + Sync>,
+    pub on_demand: bool,
 }
 
 /// The HTTP edge's state.
 pub(super) fn edge_state(parts: Parts<'_>) -> Result<EdgeState, DaemonError> {
-    let Parts { house, logs, artifacts, kept, stop } = parts;
+    let Parts { house, logs, artifacts, kept, stop, on_demand } = parts;
     let reads = house.reads.clone();
     let sessions = reads
         .workers()?
@@ -55,6 +56,7 @@ pub(super) fn edge_state(parts: Parts<'_>) -> Result<EdgeState, DaemonError> {
         }),
         schema: crate::store::schema_version()?,
         started_at: house.started_at,
+        on_demand,
     };
     Ok(EdgeState::new(ports, []))
 }

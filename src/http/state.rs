@@ -65,6 +65,8 @@ pub struct Ports {
     pub schema: String,
     /// When the daemon started.
     pub started_at: Timestamp,
+    /// Whether a command started this daemon because none was there.
+    pub on_demand: bool,
 }
 
 /// Shared by all handlers.

@@ -44,6 +44,7 @@ pub async fn status(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal
         schema: state.ports.schema.clone(),
         started_at: state.ports.started_at,
         pid: std::process::id(),
+        on_demand: state.ports.on_demand,
         limits: Limits {
             json_body_bytes: JSON_LIMIT_BYTES as u64,
             batch_body_bytes: BATCH_LIMIT_BYTES as u64,
