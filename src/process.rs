@@ -8,12 +8,9 @@
 //!
 //! | file | meaning |
 //! |---|---|
-//! | `shim.json` | who holds the task: boot, pid and start time of the shim |
+//! | `shim.json` | first line: who holds the task, and the lock on it ([`holder`]); second line, only after the tree is gone and the spool is complete: the [`ExitRecord`] |
 //! | `spool` | the log records, numbered from 1 by their place; absent while the task is silent |
 //! | `stop` | one word, the cause, from the moment a stop begins ([`STOP_FILE`]) |
-//! | `exit.json` | the [`ExitRecord`], only after the tree is gone and the spool is complete |
-//!
-//! While a shim holds a task it also holds a lock (`flock`) on the folder itself, see [`holder`].
 
 pub mod detached;
 mod frame;
@@ -32,7 +29,7 @@ mod tree;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -49,8 +46,9 @@ pub use tree::sweep;
 
 /// Name of the file in the task's folder that appears when a stop begins; `GPULAYER_STOP_FILE` points to it.
 pub const STOP_FILE: &str = "stop";
-/// Name of the exit record in the task's folder.
-pub const EXIT_FILE: &str = "exit.json";
+/// Name of the file in the task's folder that says which shim took the task and how it ended; there from the
+/// moment a shim takes the task. A folder that has it cannot be launched from again.
+pub const SHIM_FILE: &str = "shim.json";
 /// Name of the log spool in the task's folder.
 pub const SPOOL_FILE: &str = "spool";
 /// The variable by which [`sweep`] knows a task's processes. Whoever launches must set it in `env`.
@@ -169,7 +167,7 @@ pub struct StopSent {
     pub sent_at: Timestamp,
 }
 
-/// How a task ended: written to `exit.json` and sent to the worker when its tree is gone and its spool complete.
+/// How a task ended: written to `shim.json` and sent to the worker when its tree is gone and its spool complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
     /// The task.
@@ -197,22 +195,6 @@ pub struct ExitRecord {
     pub last_n: u64,
 }
 
-impl ExitRecord {
-    /// Reads a task folder's record; `None` while there is none.
-    pub fn read(task_folder: &Path) -> Result<Option<ExitRecord>, ProcessError> {
-        let path = task_folder.join(EXIT_FILE);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(ProcessError::File { operation: "read", path, source }),
-        };
-        match serde_json::from_slice(&text) {
-            Ok(record) => Ok(Some(record)),
-            Err(source) => Err(ProcessError::Garbled { path, source }),
-        }
-    }
-}
-
 /// What a shim says about its task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShimEvent {
@@ -227,9 +209,9 @@ pub enum ShimEvent {
         /// Number of the newest record.
         through_n: u64,
     },
-    /// The tree is gone, the spool complete, `exit.json` written.
+    /// The tree is gone, the spool complete, the record written.
     Ended(Box<ExitRecord>),
-    /// The shim is gone without an end (killed). Look for `exit.json`, and [`sweep`] if there is none.
+    /// The shim is gone without an end (killed). Look for the record ([`ExitRecord::read`]), and [`sweep`] if there is none.
     ShimLost,
 }
 

@@ -1,16 +1,18 @@
-//! Who holds a task: (boot, pid, start time) in `shim.json`, and a lock on the task's folder.
+//! Who holds a task, and how it ended: `shim.json`, one file per task, made once and locked for as long as the
+//! shim holds the task. Its first line is the shim, (boot, pid, start time); its second the [`ExitRecord`].
+//!
+//! One file and not two, as making a file is the dearest thing a shim does for a short task. A line that does
+//! not end counts as not there. Nothing is synced: a crash of the machine ends the task's tree in any case.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::ProcessError;
-
-const IDENTITY_FILE: &str = "shim.json";
+use super::{ExitRecord, ProcessError, SHIM_FILE};
 
 /// One process of one boot; a pid alone can be used again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,13 +31,6 @@ impl Identity {
         let start_ticks = start_ticks(pid)?;
         Ok(Self { boot_id: boot_id.trim().to_owned(), pid, start_ticks })
     }
-
-    /// Leaves it in a task's folder.
-    pub(super) fn write(&self, task_folder: &OwnedFd) -> io::Result<()> {
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = openat(task_folder, IDENTITY_FILE, flags, Mode::from_raw_mode(0o600))?;
-        File::from(file).write_all(&serde_json::to_vec(self)?)
-    }
 }
 
 /// When a process started, in clock ticks since the boot.
@@ -50,27 +45,71 @@ fn start_ticks(pid: u32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no start time in /proc/<pid>/stat"))
 }
 
-/// Opens and locks a task's folder for as long as the descriptor lives. `WouldBlock`: another shim holds it.
-pub(super) fn lock(task_folder: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(task_folder, flags, Mode::empty())?;
-    flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(folder)
+/// A shim's hold on a task: the locked file.
+pub(super) struct Claim {
+    file: File,
+}
+
+impl Claim {
+    /// Takes a task that no shim has ever had: a folder is launched from once, whatever a worker does.
+    pub(super) fn take(task_folder: &Path, shim: &Identity) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create_new(true).mode(0o600).open(task_folder.join(SHIM_FILE))?;
+        // Nobody else locks it for longer than a look.
+        flock(&file, FlockOperation::LockExclusive)?;
+        let mut claim = Self { file };
+        claim.append(shim)?;
+        Ok(claim)
+    }
+
+    /// Writes down the end. There is room for it even on a full disk, as the first line has brought a block.
+    pub(super) fn conclude(&mut self, record: &ExitRecord) -> io::Result<()> {
+        self.append(record)
+    }
+
+    fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        self.file.write_all(&bytes)
+    }
+}
+
+fn read_lines(task_folder: &Path) -> Result<Vec<Vec<u8>>, ProcessError> {
+    let path = task_folder.join(SHIM_FILE);
+    match std::fs::read(&path) {
+        Ok(text) => {
+            let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+            // What is behind the last line end: nothing, or a line that was not finished.
+            lines.pop();
+            Ok(lines)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(ProcessError::File { operation: "read", path, source }),
+    }
+}
+
+impl ExitRecord {
+    /// Reads a task folder's record; `None` while there is none.
+    pub fn read(task_folder: &Path) -> Result<Option<ExitRecord>, ProcessError> {
+        let lines = read_lines(task_folder)?;
+        let parsed = lines.get(1).map(|line| serde_json::from_slice(line)).transpose();
+        parsed.map_err(|source| ProcessError::Garbled { path: task_folder.join(SHIM_FILE), source })
+    }
 }
 
 /// The pid of the live shim that holds this task folder, if one does, whether or not its socket can be reached.
 /// `Some(0)`: it holds the folder but has not said who it is.
 pub fn holder(task_folder: &Path) -> Result<Option<u32>, ProcessError> {
-    match lock(task_folder) {
-        Ok(_) => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => {
-            return Err(ProcessError::File { operation: "lock", path: task_folder.to_owned(), source });
-        }
+    let path = task_folder.join(SHIM_FILE);
+    let locked = File::open(&path).and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockShared)?));
+    match locked {
+        Ok(()) => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ProcessError::File { operation: "lock", path, source }),
     }
-    let written = std::fs::read(task_folder.join(IDENTITY_FILE)).unwrap_or_default();
-    let shim = serde_json::from_slice::<Identity>(&written).ok();
+    let lines = read_lines(task_folder)?;
+    let shim = lines.first().and_then(|line| serde_json::from_slice::<Identity>(line).ok());
     let alive = shim.filter(|shim| start_ticks(shim.pid).is_ok_and(|ticks| ticks == shim.start_ticks));
     Ok(Some(alive.map_or(0, |shim| shim.pid)))
 }
@@ -80,15 +119,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_has_one_holder_at_a_time() {
+    fn a_folder_is_held_by_one_shim_once() {
         let folder = tempfile::tempdir().unwrap();
+        let me = Identity::of_this_process().unwrap();
         assert_eq!(holder(folder.path()).unwrap(), None);
-        let held = lock(folder.path()).unwrap();
-        assert_eq!(holder(folder.path()).unwrap(), Some(0));
-        Identity::of_this_process().unwrap().write(&held).unwrap();
+        let held = Claim::take(folder.path(), &me).unwrap();
         assert_eq!(holder(folder.path()).unwrap(), Some(std::process::id()));
+        assert!(Claim::take(folder.path(), &me).is_err());
         drop(held);
         assert_eq!(holder(folder.path()).unwrap(), None);
+        assert!(Claim::take(folder.path(), &me).is_err());
         assert_eq!(holder(&folder.path().join("absent")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_half_written_record_is_none_and_a_wrong_one_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(ExitRecord::read(folder.path()).unwrap(), None);
+        for (text, is_error) in [("{}\n", false), ("{}\n{\"task_id\":", false), ("{}\n{}\n", true)] {
+            std::fs::write(folder.path().join(SHIM_FILE), text).unwrap();
+            match ExitRecord::read(folder.path()) {
+                Ok(record) => assert!(record.is_none() && !is_error, "{text}"),
+                Err(_) => assert!(is_error, "{text}"),
+            }
+        }
     }
 }

@@ -126,6 +126,7 @@ struct Shim {
 #[derive(Default)]
 struct Ready {
     worker: bool,
+    worker_gone: bool,
     newcomer: bool,
     children: bool,
     pipes: Vec<usize>,
@@ -173,7 +174,7 @@ impl Shim {
                 drain_signals(&self.signals, &mut self.buffer)?;
             }
             if ready.worker {
-                self.hear_worker();
+                self.hear_worker(ready.worker_gone);
             }
             if ready.newcomer {
                 self.welcome();
@@ -213,16 +214,18 @@ impl Shim {
             Err(error) => return Err(error.into()),
         }
         let is_ready = |index: usize| polled.get(index).is_some_and(|one| !one.revents().is_empty());
+        let gone = |index: usize| polled.get(index).is_some_and(|one| one.revents().contains(PollFlags::HUP));
         let pipes = pipes.iter().enumerate().filter(|(place, _)| is_ready(before_pipes + place));
         Ok(Ready {
             children: is_ready(0),
             newcomer: is_ready(1),
             worker: self.link.is_some() && is_ready(2),
+            worker_gone: self.link.is_some() && gone(2),
             pipes: pipes.map(|(_, (index, _))| *index).collect(),
         })
     }
 
-    fn hear_worker(&mut self) {
+    fn hear_worker(&mut self, gone: bool) {
         let Some(link) = &mut self.link else { return };
         if link.fill(&mut self.buffer).is_err() {
             self.lose_worker();
@@ -231,7 +234,7 @@ impl Shim {
         loop {
             let Some(link) = &mut self.link else { return };
             match link.frames.next() {
-                Ok(Some(message)) => self.obey(message),
+                Ok(Some(message)) => self.obey(message, gone),
                 Ok(None) => return,
                 Err(error) => {
                     eprintln!("shim {}: the worker cannot be understood: {error}", self.identity.pid);
@@ -241,8 +244,11 @@ impl Shim {
         }
     }
 
-    fn obey(&mut self, message: ToShim) {
+    fn obey(&mut self, message: ToShim, gone: bool) {
         match (message, &mut self.busy) {
+            // Its worker was gone before the task began. This shim may have been too young for the next worker to
+            // see its socket, so that one launches the task again.
+            (ToShim::Launch(_), None) if gone => self.leaving = true,
             (ToShim::Launch(launch), None) => match Task::start(launch, &self.identity) {
                 Ok(task) => {
                     let quiet_until = Instant::now() + QUIET_AT_FIRST;

@@ -5,11 +5,10 @@
 //! Kind: the low two bits are the stream (0 stdout, 1 stderr, 2 system); bit 2 says that the line was cut here.
 //! Carriage returns and invalid text stay as they were; the reader deals with them.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-
-use rustix::fs::{Mode, OFlags, ftruncate, openat};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use super::SPOOL_FILE;
 use super::lines::Close;
@@ -87,7 +86,7 @@ impl Spool {
 
     /// Appends what was gathered. On a full disk the records are dropped and counted, and the next ones that
     /// find room begin with a remark that says how many: a task never fails or slows for its log.
-    pub(super) fn flush(&mut self, task_folder: &OwnedFd, now: Timestamp) {
+    pub(super) fn flush(&mut self, task_folder: &Path, now: Timestamp) {
         if self.gathered.is_empty() {
             return;
         }
@@ -120,14 +119,13 @@ impl Spool {
         self.gathered = records;
     }
 
-    fn append(&mut self, task_folder: &OwnedFd, records: &[u8]) -> io::Result<()> {
+    fn append(&mut self, task_folder: &Path, records: &[u8]) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
-                let flags =
-                    OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
-                let file = openat(task_folder, SPOOL_FILE, flags, Mode::from_raw_mode(0o600))?;
-                self.file.insert(file.into())
+                let mut options = OpenOptions::new();
+                options.append(true).create_new(true).mode(0o600);
+                self.file.insert(options.open(task_folder.join(SPOOL_FILE))?)
             }
         };
         match file.write_all(records) {
@@ -137,7 +135,7 @@ impl Spool {
             }
             Err(error) => {
                 // Half a record would shift all that follow.
-                ftruncate(&*file, self.length_bytes)?;
+                file.set_len(self.length_bytes)?;
                 Err(error)
             }
         }

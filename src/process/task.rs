@@ -1,23 +1,23 @@
 //! A running task as its shim sees it: the process, its pipes, its clocks, its end.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, openat, renameat};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::identity::{Identity, lock};
+use super::identity::{Claim, Identity};
 use super::lines::Lines;
 use super::resolve::{self, Refusal};
 use super::signal_name::signal_name;
 use super::spool::Spool;
 use super::system::{Reaped, reap_any};
 use super::tree::kill_descendants;
-use super::{EXIT_FILE, ExitRecord, Launch, NotStarted, STOP_FILE, StopCause, StopSent, Wait};
+use super::{ExitRecord, Launch, NotStarted, STOP_FILE, StopCause, StopSent, Wait};
 use crate::clock;
 use crate::contract::log::Stream;
 use crate::contract::quantity::Timestamp;
@@ -36,7 +36,7 @@ const READ_BYTES: usize = 64 << 10;
 
 struct Pipe {
     /// `None` once its end was read.
-    file: Option<File>,
+    end: Option<OwnedFd>,
     lines: Lines,
 }
 
@@ -54,8 +54,7 @@ struct Outcome {
 
 pub(super) struct Task {
     pub(super) launch: Box<Launch>,
-    /// Its lock goes with it.
-    folder: OwnedFd,
+    claim: Claim,
     main: Pid,
     started_at: Timestamp,
     started: Instant,
@@ -75,30 +74,30 @@ impl Task {
     /// Starts the program. `Err`: it never ran; the record is written already, if the folder allows.
     pub(super) fn start(launch: Box<Launch>, identity: &Identity) -> Result<Task, Box<ExitRecord>> {
         let started_at = clock::now();
-        let folder = match lock(&launch.task_folder) {
-            Ok(folder) => folder,
+        let mut claim = match Claim::take(&launch.task_folder, identity) {
+            Ok(claim) => claim,
             Err(error) => {
                 let detail = format!("task folder {}: {error}", launch.task_folder.display());
                 let refusal = Refusal::new(NotStarted::SpawnFailed, detail);
                 return Err(Box::new(never_ran(&launch, started_at, refusal)));
             }
         };
-        let begun = identity.write(&folder).map_err(|error| system_refusal("shim.json", &error));
         let pipes =
             || -> io::Result<_> { Ok((pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?)) };
-        let spawned = begun.and_then(|()| {
-            let ((out, out_end), (err, err_end)) =
-                pipes().map_err(|error| system_refusal("pipes", &error))?;
+        let spawn = || {
+            let ((out, out_end), (err, err_end)) = pipes().map_err(|error| {
+                Refusal::new(NotStarted::SpawnFailed, format!("pipes could not be made: {error}"))
+            })?;
             let started = Instant::now();
             let main = resolve::start(&launch, out_end.as_fd(), err_end.as_fd())?;
             Ok((main, started, out, err))
-        });
-        match spawned {
+        };
+        match spawn() {
             Ok((main, started, out, err)) => {
-                let pipe = |end: OwnedFd, stream| Pipe { file: Some(end.into()), lines: Lines::new(stream) };
+                let pipe = |end: OwnedFd, stream| Pipe { end: Some(end), lines: Lines::new(stream) };
                 Ok(Task {
                     launch,
-                    folder,
+                    claim,
                     main,
                     started_at,
                     started,
@@ -116,7 +115,7 @@ impl Task {
             }
             Err(refusal) => {
                 let record = never_ran(&launch, started_at, refusal);
-                write_exit(&folder, &record);
+                conclude(&mut claim, &record);
                 Err(Box::new(record))
             }
         }
@@ -134,7 +133,7 @@ impl Task {
     /// The pipes to watch, by index.
     pub(super) fn open_pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         let pipes = self.pipes.iter().enumerate();
-        pipes.filter_map(|(index, pipe)| pipe.file.as_ref().map(|file| (index, file.as_fd())))
+        pipes.filter_map(|(index, pipe)| pipe.end.as_ref().map(|end| (index, end.as_fd())))
     }
 
     /// Reads once from each of these pipes, which must be readable or at their end, and spools what came.
@@ -143,7 +142,7 @@ impl Task {
         for index in ready {
             self.read_one(*index, time);
         }
-        self.spool.flush(&self.folder, time);
+        self.spool.flush(&self.launch.task_folder, time);
         let redrawing = self.pipes.iter().any(|pipe| pipe.lines.is_redrawing());
         if !redrawing {
             (self.snapshot, self.snapshot_every) = (None, SNAPSHOT.0);
@@ -154,20 +153,21 @@ impl Task {
 
     fn read_one(&mut self, index: usize, time: Timestamp) {
         let Some(pipe) = self.pipes.get_mut(index) else { return };
-        let Some(file) = &mut pipe.file else { return };
-        self.buffer.resize(READ_BYTES, 0);
+        let Some(end) = &pipe.end else { return };
+        self.buffer.clear();
+        self.buffer.reserve(READ_BYTES);
         let spool = &mut self.spool;
         let emit = |stream, close, bytes: &[u8]| spool.push(time, stream, close, bytes);
-        match file.read(&mut self.buffer) {
+        match rustix::io::read(end, spare_capacity(&mut self.buffer)) {
             Ok(0) => {
-                pipe.file = None;
+                pipe.end = None;
                 pipe.lines.finish(emit);
             }
-            Ok(length) => pipe.lines.feed(&self.buffer[..length], emit),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(_) => pipe.lines.feed(&self.buffer, emit),
+            Err(Errno::INTR) => {}
             Err(error) => {
                 eprintln!("a pipe of {} cannot be read: {error}", self.launch.task_id);
-                pipe.file = None;
+                pipe.end = None;
                 pipe.lines.finish(emit);
             }
         }
@@ -178,6 +178,9 @@ impl Task {
         for _ in 0..DRAIN_READS {
             let ready: Vec<usize> = {
                 let open: Vec<(usize, BorrowedFd<'_>)> = self.open_pipes().collect();
+                if open.is_empty() {
+                    return;
+                }
                 let mut polled: Vec<PollFd<'_>> =
                     open.iter().map(|(_, pipe)| PollFd::from_borrowed_fd(*pipe, PollFlags::IN)).collect();
                 if poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() {
@@ -243,7 +246,7 @@ impl Task {
             Some(_) => return,
             None => {
                 // Before the signal: its handler may look for the file.
-                if let Err(error) = write_file(&self.folder, STOP_FILE, cause.word().as_bytes()) {
+                if let Err(error) = std::fs::write(self.launch.task_folder.join(STOP_FILE), cause.word()) {
                     eprintln!("the stop file of {} cannot be written: {error}", self.launch.task_id);
                 }
                 let grace = if at_once { Duration::ZERO } else { self.launch.grace };
@@ -313,7 +316,7 @@ impl Task {
         for pipe in &mut self.pipes {
             pipe.lines.snapshot(|stream, close, bytes| spool.push(time, stream, close, bytes));
         }
-        spool.flush(&self.folder, time);
+        spool.flush(&self.launch.task_folder, time);
         self.snapshot_every = (self.snapshot_every * 5 / 4).min(SNAPSHOT.1);
     }
 
@@ -325,7 +328,7 @@ impl Task {
         for pipe in &mut self.pipes {
             pipe.lines.finish(|stream, close, bytes| spool.push(time, stream, close, bytes));
         }
-        spool.flush(&self.folder, time);
+        spool.flush(&self.launch.task_folder, time);
         let last_n = self.spool.last_n();
         let outcome = self.outcome.unwrap_or_else(|| Outcome {
             wait: Wait::NotStarted {
@@ -347,13 +350,15 @@ impl Task {
             peak_memory_bytes: Some(self.peak_memory_bytes),
             last_n,
         };
-        write_exit(&self.folder, &record);
+        conclude(&mut self.claim, &record);
         record
     }
 }
 
-fn system_refusal(what: &str, error: &io::Error) -> Refusal {
-    Refusal::new(NotStarted::SpawnFailed, format!("{what}: {error}"))
+fn conclude(claim: &mut Claim, record: &ExitRecord) {
+    if let Err(error) = claim.conclude(record) {
+        eprintln!("the exit record of {} cannot be written: {error}", record.task_id);
+    }
 }
 
 fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
@@ -388,23 +393,5 @@ fn signal_of(signal: StopSignal) -> Signal {
         StopSignal::Usr1 => Signal::USR1,
         StopSignal::Usr2 => Signal::USR2,
         StopSignal::Kill => Signal::KILL,
-    }
-}
-
-fn write_file(folder: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
-    File::from(openat(folder, name, flags, Mode::from_raw_mode(0o600))?).write_all(bytes)
-}
-
-/// Whole or not at all: a worker that finds the file believes it. Not synced, as a crash of the machine ends
-/// the task's tree in any case.
-fn write_exit(folder: &OwnedFd, record: &ExitRecord) {
-    let temporary = "exit.json.new";
-    let written = serde_json::to_vec(record)
-        .map_err(io::Error::from)
-        .and_then(|bytes| write_file(folder, temporary, &bytes))
-        .and_then(|()| Ok(renameat(folder, temporary, folder, EXIT_FILE)?));
-    if let Err(error) = written {
-        eprintln!("the exit record of {} cannot be written: {error}", record.task_id);
     }
 }

@@ -132,3 +132,37 @@ async fn after_a_killed_shim_a_sweep_leaves_nothing() {
     std::fs::write(other.workspace.join("go"), "").unwrap();
     assert_eq!(end_of(&mut bystander).await.wait, Wait::Exited { code: 6 });
 }
+
+#[tokio::test]
+async fn a_task_is_launched_once_from_its_folder() {
+    let bench = Bench::new();
+    let launch = bench.shell("echo ran");
+    assert_eq!(bench.run(launch.clone()).await.exit.wait, Wait::Exited { code: 0 });
+    let first = ExitRecord::read(&launch.task_folder).unwrap();
+    let again = bench.run(launch.clone()).await.exit.wait;
+    assert!(matches!(again, Wait::NotStarted { .. }), "{again:?}");
+    assert_eq!(ExitRecord::read(&launch.task_folder).unwrap(), first);
+    assert_eq!(records_of(&launch.task_folder).len(), 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_killed_right_after_a_launch_leaves_it_running_or_not_begun() {
+    for pause_us in (0..6000).step_by(500) {
+        let bench = Bench::new();
+        let launch = bench.shell("echo ran");
+        drop(bench.pool.launch(launch.clone()).await.unwrap());
+        tokio::time::sleep(Duration::from_micros(pause_us)).await;
+        let folder = bench.kill_worker();
+        // The next worker, at once. What it is not given it may launch again, so nothing else may run.
+        let pool = pool_in(folder.path());
+        let adopted = pool.adopt().await.unwrap();
+        let begun = launch.task_folder.join("shim.json").exists();
+        for mut adopted in adopted {
+            assert_eq!(end_of(&mut adopted.process).await.wait, Wait::Exited { code: 0 });
+        }
+        until("every shim is gone", || sockets(folder.path()) == 0).await;
+        if !begun {
+            assert!(!launch.task_folder.join("shim.json").exists(), "begun behind the worker's back");
+        }
+    }
+}

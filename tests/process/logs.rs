@@ -43,7 +43,7 @@ async fn a_silent_task_has_no_spool() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["exit.json", "shim.json", "workspace"]);
+    assert_eq!(names, ["shim.json", "workspace"]);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 //! | `workspace/` | where the program runs |
 //! | `tmp/` | its `TMPDIR` |
 //! | `before.json` | what staging put into the workspace; absent when it put nothing there |
-//! | `shim.json`, `spool`, `stop`, `exit.json` | the shim's, see `process` |
+//! | `shim.json`, `spool`, `stop` | the shim's, see `process` |
 //!
 //! Nothing is fsynced: a restart of the machine ends the task anyway, and anything less keeps the page cache.
 
@@ -27,8 +27,7 @@ const BEFORE_FILE: &str = "before.json";
 const WORKSPACE: &str = "workspace";
 const TMP: &str = "tmp";
 /// All that a finished task usually leaves beside its workspace, most of it not always.
-const LEFTOVERS: [&str; 5] =
-    [process::SPOOL_FILE, process::EXIT_FILE, "shim.json", TASK_FILE, process::STOP_FILE];
+const LEFTOVERS: [&str; 4] = [process::SPOOL_FILE, process::SHIM_FILE, TASK_FILE, process::STOP_FILE];
 
 /// The folder of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +101,7 @@ impl TaskFolder {
 
     /// Whether any shim ever took the task.
     pub(super) fn was_launched(&self) -> bool {
-        self.path.join("shim.json").exists()
+        self.path.join(process::SHIM_FILE).exists()
     }
 
     /// Writes down what staging brought.
@@ -233,7 +232,7 @@ mod tests {
         let (found, file) = TaskFolder::found(folder.path().to_owned());
         let file = file.unwrap();
         assert_eq!((found, file.boot_id.as_str(), file.assignment), (folder.clone(), "boot", assignment()));
-        fs::write(folder.path().join(process::EXIT_FILE), "{}").unwrap();
+        fs::write(folder.path().join(process::SHIM_FILE), "{}").unwrap();
         assert!(folder.remove_usual().unwrap());
         assert!(!folder.path().exists());
     }
