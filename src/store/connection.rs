@@ -56,3 +56,19 @@ pub fn open(path: &Path, role: Role) -> Result<SqliteConnection, StoreError> {
     connection.batch_execute(role.pragmas()).map_err(|error| failed(error.into()))?;
     Ok(connection)
 }
+
+/// Runs a write transaction, and keeps the error that ended it: on a full disk SQLite rolls back by itself, and then
+/// diesel's own rollback fails and would hide why.
+pub fn transaction<T>(
+    connection: &mut SqliteConnection,
+    write: impl FnOnce(&mut SqliteConnection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let mut cause = None;
+    let outcome = connection.immediate_transaction(|connection| {
+        write(connection).map_err(|error| {
+            cause = Some(error);
+            diesel::result::Error::RollbackTransaction
+        })
+    });
+    outcome.map_err(|error| cause.unwrap_or_else(|| StoreError::of_commit(error)))
+}

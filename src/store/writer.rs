@@ -41,7 +41,7 @@ pub const KEYS_KEPT: Seconds = Seconds::new(7 * 86_400);
 const KEYS_PRUNED_AT_ONCE: i64 = 256;
 /// Between two looks for old keys, by the clock of the keys themselves.
 const PRUNE_EVERY: Seconds = Seconds::new(60);
-/// Digests looked at per statement and rows written per change are few; a row is taken as a page of WAL.
+/// A placed task until its worker starts it.
 const FRESH_TASK: TaskStanding = TaskStanding {
     state: TaskState::Assigned,
     started_at: None,
@@ -77,7 +77,7 @@ impl Writer {
         let prune = self.keys_to_prune(batch);
         let full = {
             let _gate = self.checkpointer.gate();
-            self.connection.immediate_transaction(|connection| {
+            connection::transaction(&mut self.connection, |connection| {
                 check_term(connection, term)?;
                 for (change, superseded) in batch.iter().zip(superseded) {
                     write(connection, change, superseded)?;
@@ -273,4 +273,52 @@ fn prune_keys(connection: &mut SqliteConnection, before: Timestamp) -> Result<bo
     };
     delete(used_keys::table.filter(used_keys::rowid.le(newest_old))).execute(connection)?;
     Ok(old.count() as i64 == KEYS_PRUNED_AT_ONCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use diesel::connection::SimpleConnection;
+
+    use super::*;
+    use crate::domain::change::{OutboxEntry, OutboxId};
+    use crate::store::{ONLY_TERM, Store};
+
+    /// Far more than fits into the database as [`fill`] leaves it.
+    fn large() -> Change {
+        Change::OutboxQueued(Box::new(OutboxEntry {
+            id: OutboxId(1),
+            kind: "webhook".into(),
+            payload: "x".repeat(1 << 20),
+            created_at: Timestamp::default(),
+        }))
+    }
+
+    /// Stands for a full disk: this connection may not add a page. A new one, after the ballast went, may.
+    fn fill(writer: &mut Writer) {
+        writer.connection.batch_execute("PRAGMA max_page_count = 1").unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_gives_up_the_ballast_and_the_commit_goes_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let ballast = folder.path().join("ballast");
+        std::fs::write(&ballast, "ballast").unwrap();
+        let mut writer = store.writer().unwrap();
+        fill(&mut writer);
+        writer.apply(&[large()], ONLY_TERM).unwrap();
+        assert!(!ballast.exists());
+        assert_eq!(store.reader().outbox().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_full_disk_without_ballast_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let mut writer = store.writer().unwrap();
+        fill(&mut writer);
+        let failed = writer.apply(&[large()], ONLY_TERM);
+        assert!(matches!(failed, Err(StoreError::Full { .. })), "{failed:?}");
+        assert!(store.reader().outbox().unwrap().is_empty());
+    }
 }

@@ -100,7 +100,7 @@ fn after(folder: &Path, batches: &[&[Change]]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn one_batch_equals_its_changes_one_by_one(changes in proptest::collection::vec(change(), 1..30)) {
         let (together, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,7 +1,7 @@
 //! Group commit: order, and what happens when a commit fails.
 
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpulayer::contract::job::JobState;
 use gpulayer::domain::change::Change;
@@ -131,4 +131,21 @@ fn a_second_daemon_is_told_who_holds_the_folder() {
     assert_eq!(refused(folder.path()), Some(std::process::id()), "a writer is left");
     drop(writer);
     Store::open(folder.path()).unwrap();
+}
+
+#[test]
+fn what_was_written_moves_into_the_database_once_the_writer_is_quiet() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let mut writer = store.writer().unwrap();
+    let size = || std::fs::metadata(folder.path().join("gpulayer.db")).unwrap().len();
+    let before = size();
+    let jobs: Vec<Change> = (1..=2000).map(inserted).collect();
+    writer.apply(&jobs, ONLY_TERM).unwrap();
+    assert_eq!(size(), before, "the commit itself only appends to the WAL");
+    let deadline = Instant::now() + DEADLINE;
+    while size() == before {
+        assert!(Instant::now() < deadline, "no checkpoint");
+        std::thread::yield_now();
+    }
 }

@@ -63,7 +63,7 @@ CREATE TABLE task_standings (
     stale      INTEGER NOT NULL
 ) WITHOUT ROWID;
 -- Not ended, or ended while the worker may still hold the process tree.
-CREATE INDEX task_standings_live ON task_standings (task_id) WHERE ended_at IS NULL OR stale = 1;
+CREATE INDEX task_standings_live ON task_standings (task_id) WHERE ended_at IS NULL OR stale;
 
 -- `position` is the rowid, so events are only ever appended; the supervisor assigns both numbers.
 CREATE TABLE events (

@@ -124,7 +124,7 @@ impl LogWriter {
         let Self { connection, cursors, checkpointer, round, .. } = self;
         let _gate = checkpointer.gate();
         let mut bytes = 0;
-        let numbers = connection.immediate_transaction(|connection| {
+        let numbers = connection::transaction(connection, |connection| {
             let mut numbers = Vec::with_capacity(orders.len());
             for order in orders {
                 numbers.push(match order {
@@ -151,7 +151,7 @@ impl LogWriter {
                     bytes += write_chunk(connection, *job_id, &chunk)?;
                 }
             }
-            Ok::<_, StoreError>(numbers)
+            Ok(numbers)
         })?;
         checkpointer.wrote(bytes as u64 / PAGE_BYTES + 1);
         Ok(numbers)
@@ -278,4 +278,45 @@ fn load_cursor(connection: &mut SqliteConnection, job_id: JobId) -> Result<Curso
         });
     }
     Ok(cursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use diesel::connection::SimpleConnection;
+
+    use super::*;
+    use crate::contract::log::Stream;
+    use crate::contract::quantity::Timestamp;
+    use crate::store::Store;
+
+    #[test]
+    fn a_failed_commit_acknowledges_nothing_and_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let _store = Store::open(folder.path()).unwrap();
+        let shared = Arc::new(Shared::default());
+        let mut writer = LogWriter::open(Arc::clone(&shared), folder.path().join("logs.db")).unwrap();
+        // Stands for a full disk: this connection may not add a page.
+        writer.connection.batch_execute("PRAGMA max_page_count = 1").unwrap();
+        let (reply, mut answer) = oneshot::channel();
+        let (job_id, task_id) = (JobId::from_u128(1), TaskId::from_u128(1));
+        // Noise, so that compressed it still needs a new page.
+        let mut noise = 1u32;
+        let text = std::iter::repeat_with(|| {
+            noise ^= noise << 13;
+            noise ^= noise >> 17;
+            noise ^= noise << 5;
+            char::from(b'!' + (noise % 64) as u8)
+        });
+        let text = text.take(20_000).collect();
+        let records = vec![LogRecord { time: Timestamp::default(), stream: Stream::Stdout, text }];
+        let orders = [Order::Append { job_id, task_id, first_n: 1, records, reply }];
+        assert!(writer.commit(&orders).is_err());
+        assert!(answer.try_recv().is_err());
+        shared.queue.lock().orders.extend(orders);
+        let thread = std::thread::spawn(move || writer.run());
+        assert_eq!(answer.blocking_recv().unwrap(), 2, "counted once, although the first tries failed");
+        shared.queue.lock().closed = true;
+        shared.changed.notify_one();
+        thread.join().unwrap();
+    }
 }

@@ -80,7 +80,7 @@ impl Reads {
         let rows: Vec<(TaskRow, TaskStandingRow)> = self.pool.query("the live tasks", |connection| {
             task_standings::table
                 .inner_join(tasks::table)
-                .filter(task_standings::ended_at.is_null().or(task_standings::stale.eq(true)))
+                .filter(task_standings::ended_at.is_null().or(task_standings::stale))
                 .order(task_standings::task_id)
                 .select((TaskRow::as_select(), TaskStandingRow::as_select()))
                 .load(connection)
