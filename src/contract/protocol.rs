@@ -294,6 +294,32 @@ pub enum ReportResult {
     },
 }
 
+/// `POST /v1/worker/tasks/{id}/start` and `/executing`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EpochRequest {
+    /// The placement.
+    pub epoch: Epoch,
+}
+
+/// `POST /v1/worker/tasks/{id}/decline`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeclineRequest {
+    /// The placement.
+    pub epoch: Epoch,
+    /// Why.
+    pub detail: String,
+}
+
+/// `POST /v1/worker/tasks/{id}/finish`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FinishRequest {
+    /// The placement.
+    pub epoch: Epoch,
+    /// How it ended.
+    #[serde(flatten)]
+    pub finish: Finish,
+}
+
 /// The answer to a single task call (`start`, `executing`, `decline`, `finish`) that was recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskAnswer {

@@ -7,16 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::contract::ids::WorkerId;
+use crate::credentials::hash;
 use crate::domain::change::{TokenKind, TokenRecord};
-
-/// What a token is stored and looked up by: the SHA-256 of its whole text, prefix included.
-pub fn hash_of(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
-}
 
 /// What a valid token stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +79,7 @@ impl Credentials {
 
     /// What `token` stands for.
     pub fn find(&self, token: &str) -> Option<(Credential, [u8; 32])> {
-        let given = hash_of(token);
+        let given = hash(token);
         let known = self.known.read();
         let found = known.get(&key_of(&given))?;
         bool::from(found.hash.ct_eq(&given)).then(|| (found.credential.clone(), given))
@@ -139,12 +134,12 @@ mod tests {
     fn a_token_is_found_by_its_text_and_by_nothing_near_it() {
         let credentials = Credentials::load(
             [TokenRecord {
-                hash: hash_of("glc_abc"),
+                hash: hash("glc_abc"),
                 kind: TokenKind::AdminClient,
                 name: "up".into(),
                 created_at: Timestamp::default(),
             }],
-            [(hash_of("gls_s"), WorkerId::from_u128(7))],
+            [(hash("gls_s"), WorkerId::from_u128(7))],
         );
         assert_eq!(credentials.find("glc_abc").unwrap().0, Credential::Client { name: "up".into() });
         assert_eq!(

@@ -1,6 +1,208 @@
-//! The OpenAPI 3.1 document, from the code.
+//! The OpenAPI 3.1 document, from the types of the contract and one row per route. A test holds the rows against
+//! the table of routes, and `docs/openapi.json` against this.
 
-/// The document as JSON.
+mod calls;
+
+use std::borrow::Cow;
+
+use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn, PathsBuilder};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{ComponentsBuilder, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Required, ResponseBuilder, Schema,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::caller::Access;
+use super::routes::{ROUTES, RouteEntry};
+use crate::contract::problem::Problem;
+
+/// A schema with the name it goes by, and those it refers to.
+pub struct Described {
+    name: String,
+    collect: fn(&mut Schemas),
+    schema: fn() -> RefOr<Schema>,
+}
+
+type Schemas = Vec<(String, RefOr<Schema>)>;
+
+/// The schema of `T` under its own name.
+pub fn of<T: ToSchema>() -> Described {
+    Described { name: T::name().into_owned(), collect: T::schemas, schema: <T as PartialSchema>::schema }
+}
+
+/// The schema of a generic `T`, named for what it holds.
+pub fn named<T: ToSchema>(name: &str) -> Described {
+    Described { name: name.to_owned(), ..of::<T>() }
+}
+
+/// What a body or an answer holds.
+pub enum Content {
+    /// Nothing.
+    Nothing,
+    /// JSON of this form.
+    Json(Described),
+    /// JSON of this form, or its entries as server-sent events.
+    Followed(Described),
+    /// Bytes, text, or JSON without a schema, of this content type.
+    Raw(&'static str),
+}
+
+/// A query parameter: its name, its type and what it does.
+pub type Parameter = (&'static str, Type, &'static str);
+
+/// One call of the API, as the document tells it.
+pub struct Call {
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    query: &'static [Parameter],
+    takes: Content,
+    status: u16,
+    gives: Content,
+}
+
+/// The document as JSON, ending with a line break.
 pub fn printed() -> String {
-    String::from("{}")
+    let text = document().to_pretty_json().unwrap_or_default();
+    text + "\n"
+}
+
+/// The document.
+pub fn document() -> OpenApi {
+    let mut schemas: Schemas = Vec::new();
+    include(&mut schemas, &of::<Problem>());
+    let mut paths = PathsBuilder::new().build();
+    for call in calls::all() {
+        let entry = ROUTES.iter().find(|entry| entry.method == call.method && entry.path == call.path);
+        for content in [&call.takes, &call.gives] {
+            if let Content::Json(described) | Content::Followed(described) = content {
+                include(&mut schemas, described);
+            }
+        }
+        paths.add_path_operation(
+            shown_path(call.path),
+            vec![method_of(call.method)],
+            operation(&call, entry.copied()),
+        );
+    }
+    let bearer =
+        HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("glc_… | glj_… | gls_…").build();
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas)
+        .security_scheme("token", SecurityScheme::Http(bearer))
+        .build();
+    let mut info = InfoBuilder::new()
+        .title("GPUlayer")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(env!("CARGO_PKG_DESCRIPTION")))
+        .build();
+    info.license = None;
+    OpenApiBuilder::new().info(info).paths(paths).components(Some(components)).build()
+}
+
+fn include(schemas: &mut Schemas, described: &Described) {
+    schemas.push((described.name.clone(), (described.schema)()));
+    (described.collect)(schemas);
+}
+
+// actix writes `{path:.+}` for the rest of a path, OpenAPI has no word for it.
+fn shown_path(path: &'static str) -> Cow<'static, str> {
+    Cow::Owned(path.replace(":.+}", "}"))
+}
+
+fn method_of(method: &str) -> HttpMethod {
+    match method {
+        "POST" => HttpMethod::Post,
+        "PUT" => HttpMethod::Put,
+        "DELETE" => HttpMethod::Delete,
+        "HEAD" => HttpMethod::Head,
+        _ => HttpMethod::Get,
+    }
+}
+
+fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
+    let problem = content("application/problem+json", Some(Ref::from_schema_name("Problem").into()));
+    let refused = ResponseBuilder::new()
+        .description("Refused; see ERRORS")
+        .content("application/problem+json", problem);
+    let mut operation = OperationBuilder::new()
+        .summary(Some(call.summary))
+        .operation_id(Some(operation_id(call)))
+        .response(call.status.to_string(), answer(call))
+        .response("default", refused);
+    for segment in call.path.split('/').filter_map(|segment| segment.strip_prefix('{')) {
+        let name = segment.trim_end_matches('}').split(':').next().unwrap_or(segment);
+        operation = operation.parameter(parameter(name, Type::String, ParameterIn::Path, None));
+    }
+    for (name, kind, meaning) in call.query {
+        operation = operation.parameter(parameter(name, kind.clone(), ParameterIn::Query, Some(meaning)));
+    }
+    if let Some(body) = body(&call.takes) {
+        operation = operation.request_body(Some(body));
+    }
+    match entry.map(|entry| entry.access) {
+        Some(Access::Open) | None => operation,
+        Some(access) => {
+            if matches!(access, Access::Worker | Access::Join) {
+                let meaning = Some("The worker protocol's version: `1`");
+                operation = operation.parameter(parameter(
+                    crate::contract::protocol::PROTOCOL_HEADER,
+                    Type::Integer,
+                    ParameterIn::Header,
+                    meaning,
+                ));
+            }
+            operation.security(SecurityRequirement::new("token", Vec::<String>::new()))
+        }
+    }
+}
+
+fn operation_id(call: &Call) -> String {
+    let words = call.path.split(['/', '.', ':', '+']).map(|word| word.trim_matches(['{', '}']));
+    let words: Vec<&str> = words.filter(|word| !word.is_empty() && *word != "v1").collect();
+    format!("{}_{}", call.method.to_lowercase(), words.join("_"))
+}
+
+fn parameter(name: &str, kind: Type, place: ParameterIn, meaning: Option<&str>) -> ParameterBuilder {
+    let required = match place {
+        ParameterIn::Path | ParameterIn::Header => Required::True,
+        ParameterIn::Query | ParameterIn::Cookie | ParameterIn::QueryString => Required::False,
+    };
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(place)
+        .required(required)
+        .description(meaning)
+        .schema(Some(ObjectBuilder::new().schema_type(SchemaType::new(kind))))
+}
+
+fn content(_: &str, schema: Option<RefOr<Schema>>) -> utoipa::openapi::Content {
+    ContentBuilder::new().schema(schema).build()
+}
+
+fn body(takes: &Content) -> Option<utoipa::openapi::request_body::RequestBody> {
+    let body = RequestBodyBuilder::new();
+    match takes {
+        Content::Nothing => None,
+        Content::Json(described) | Content::Followed(described) => {
+            let reference = Ref::from_schema_name(described.name.clone()).into();
+            Some(body.content("application/json", content("", Some(reference))).build())
+        }
+        Content::Raw(kind) => Some(body.content(*kind, content(kind, None)).build()),
+    }
+}
+
+fn answer(call: &Call) -> ResponseBuilder {
+    let answer = ResponseBuilder::new().description(call.summary);
+    let reference = |described: &Described| Some(RefOr::from(Ref::from_schema_name(described.name.clone())));
+    match &call.gives {
+        Content::Nothing => answer,
+        Content::Json(described) => answer.content("application/json", content("", reference(described))),
+        Content::Followed(described) => answer
+            .content("application/json", content("", reference(described)))
+            .content("text/event-stream", content("", None)),
+        Content::Raw(kind) => answer.content(*kind, content(kind, None)),
+    }
 }

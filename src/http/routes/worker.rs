@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -14,13 +13,14 @@ use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
 use crate::contract::protocol::{
-    AcquireAnswer, AcquireRequest, Finish, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest,
-    Orders, RegisterRequest, Report, ReportItem, ReportRequest, ReportResult, ResumeRequest, TaskAnswer,
+    AcquireAnswer, AcquireRequest, DeclineRequest, EpochRequest, FinishRequest, HeartbeatAnswer,
+    HeartbeatRequest, LogsAnswer, LogsRequest, Orders, RegisterRequest, Report, ReportItem, ReportRequest,
+    ReportResult, ResumeRequest, TaskAnswer,
 };
 use crate::contract::worker::{Phase, WorkerKind};
+use crate::credentials;
 use crate::http::body::{self, BATCH_LIMIT_BYTES};
 use crate::http::caller::WorkerCaller;
-use crate::http::credentials::hash_of;
 use crate::http::desk;
 use crate::http::query::MAX_WAIT;
 use crate::http::refusal::Refusal;
@@ -46,7 +46,7 @@ pub async fn register(
         state.ports.desk.register_worker.do_send(RegisterWorker { request: asked, with_token: true, reply })
     })
     .await?;
-    state.ports.credentials.admit_session(hash_of(&answer.session_token), answer.worker_id);
+    state.ports.credentials.admit_session(credentials::hash(&answer.session_token), answer.worker_id);
     Ok(HttpResponse::Created().json(answer))
 }
 
@@ -142,30 +142,17 @@ fn task_in(path: &web::Path<String>) -> Result<TaskId, Refusal> {
         .map_err(|error: crate::contract::ids::IdError| Refusal::not_found(format_args!("task: {error}")))
 }
 
-#[derive(Deserialize)]
-struct OfEpoch<T> {
-    epoch: Epoch,
-    #[serde(flatten)]
-    rest: T,
-}
-
-#[derive(Deserialize)]
-struct Nothing {}
-
-#[derive(Deserialize)]
-struct Declined {
-    detail: String,
-}
+type Incoming = (HttpRequest, web::Payload, web::Path<String>);
 
 async fn report_one<T: DeserializeOwned>(
-    (request, payload, path): (HttpRequest, web::Payload, web::Path<String>),
+    (request, payload, path): Incoming,
     worker: WorkerId,
     state: &EdgeState,
-    report: impl FnOnce(T) -> Report,
+    told: impl FnOnce(T) -> (Epoch, Report),
 ) -> Result<HttpResponse, Refusal> {
     let task_id = task_in(&path)?;
-    let asked: OfEpoch<T> = read(&request, payload).await?;
-    let item = ReportItem { task_id, epoch: asked.epoch, report: report(asked.rest) };
+    let (epoch, report) = told(read(&request, payload).await?);
+    let item = ReportItem { task_id, epoch, report };
     let answer = desk::ask(|reply| {
         state.ports.desk.report_tasks.do_send(ReportTasks {
             worker_id: worker,
@@ -183,15 +170,13 @@ async fn report_one<T: DeserializeOwned>(
     }
 }
 
-type Incoming = (HttpRequest, web::Payload, web::Path<String>);
-
 /// A worker starts a task; nothing executes before this answer.
 pub async fn start(
     incoming: Incoming,
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one::<Nothing>(incoming, worker.0, &state, |_| Report::Start).await
+    report_one(incoming, worker.0, &state, |told: EpochRequest| (told.epoch, Report::Start)).await
 }
 
 /// A task's program runs; its timeout counts from here.
@@ -200,7 +185,10 @@ pub async fn executing(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one::<Nothing>(incoming, worker.0, &state, |_| Report::Phase { phase: Phase::Executing }).await
+    report_one(incoming, worker.0, &state, |told: EpochRequest| {
+        (told.epoch, Report::Phase { phase: Phase::Executing })
+    })
+    .await
 }
 
 /// A worker does not take a task.
@@ -209,8 +197,10 @@ pub async fn decline(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one::<Declined>(incoming, worker.0, &state, |declined| Report::Decline { detail: declined.detail })
-        .await
+    report_one(incoming, worker.0, &state, |told: DeclineRequest| {
+        (told.epoch, Report::Decline { detail: told.detail })
+    })
+    .await
 }
 
 /// A task ended on its worker.
@@ -219,7 +209,10 @@ pub async fn finish(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one::<Finish>(incoming, worker.0, &state, |finish| Report::Finish(Box::new(finish))).await
+    report_one(incoming, worker.0, &state, |told: FinishRequest| {
+        (told.epoch, Report::Finish(Box::new(told.finish)))
+    })
+    .await
 }
 
 /// A task's log records; answered once they are durable.
