@@ -32,9 +32,13 @@ pub fn of<T: ToSchema>() -> Described {
     Described { name: T::name().into_owned(), collect: T::schemas, schema: <T as PartialSchema>::schema }
 }
 
-/// The schema of a generic `T`, named for what it holds.
-pub fn named<T: ToSchema>(name: &str) -> Described {
-    Described { name: name.to_owned(), ..of::<T>() }
+/// The schema of a generic `T` of `I`s, named for what it holds.
+pub fn named<T: ToSchema, I: ToSchema>(name: &str) -> Described {
+    fn collect<T: ToSchema, I: ToSchema>(schemas: &mut Schemas) {
+        include(schemas, &of::<I>());
+        T::schemas(schemas);
+    }
+    Described { name: name.to_owned(), collect: collect::<T, I>, schema: <T as PartialSchema>::schema }
 }
 
 /// What a body or an answer holds.
@@ -123,7 +127,7 @@ fn method_of(method: &str) -> HttpMethod {
 }
 
 fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
-    let problem = content("application/problem+json", Some(Ref::from_schema_name("Problem").into()));
+    let problem = content(Some(Ref::from_schema_name("Problem").into()));
     let refused = ResponseBuilder::new()
         .description("Refused; see ERRORS")
         .content("application/problem+json", problem);
@@ -178,7 +182,7 @@ fn parameter(name: &str, kind: Type, place: ParameterIn, meaning: Option<&str>) 
         .schema(Some(ObjectBuilder::new().schema_type(SchemaType::new(kind))))
 }
 
-fn content(_: &str, schema: Option<RefOr<Schema>>) -> utoipa::openapi::Content {
+fn content(schema: Option<RefOr<Schema>>) -> utoipa::openapi::Content {
     ContentBuilder::new().schema(schema).build()
 }
 
@@ -188,9 +192,9 @@ fn body(takes: &Content) -> Option<utoipa::openapi::request_body::RequestBody> {
         Content::Nothing => None,
         Content::Json(described) | Content::Followed(described) => {
             let reference = Ref::from_schema_name(described.name.clone()).into();
-            Some(body.content("application/json", content("", Some(reference))).build())
+            Some(body.content("application/json", content(Some(reference))).build())
         }
-        Content::Raw(kind) => Some(body.content(*kind, content(kind, None)).build()),
+        Content::Raw(kind) => Some(body.content(*kind, content(None)).build()),
     }
 }
 
@@ -199,10 +203,10 @@ fn answer(call: &Call) -> ResponseBuilder {
     let reference = |described: &Described| Some(RefOr::from(Ref::from_schema_name(described.name.clone())));
     match &call.gives {
         Content::Nothing => answer,
-        Content::Json(described) => answer.content("application/json", content("", reference(described))),
+        Content::Json(described) => answer.content("application/json", content(reference(described))),
         Content::Followed(described) => answer
-            .content("application/json", content("", reference(described)))
-            .content("text/event-stream", content("", None)),
-        Content::Raw(kind) => answer.content(*kind, content(kind, None)),
+            .content("application/json", content(reference(described)))
+            .content("text/event-stream", content(None)),
+        Content::Raw(kind) => answer.content(*kind, content(None)),
     }
 }

@@ -78,7 +78,7 @@ fn jobs() -> Vec<Call> {
             201,
             Json(of::<Job>()),
         ),
-        get("/v1/jobs", "List jobs, newest first", LIST, Json(named::<Page<Job>>("JobPage"))),
+        get("/v1/jobs", "List jobs, newest first", LIST, Json(named::<Page<Job>, Job>("JobPage"))),
         post(
             "/v1/jobs/batch",
             "Submit up to 10,000 jobs, all or none",
@@ -102,32 +102,32 @@ fn jobs() -> Vec<Call> {
             "/v1/jobs/{job_id}/tasks",
             "The job's placements, oldest first",
             &[],
-            Json(named::<Page<Task>>("TaskPage")),
+            Json(named::<Page<Task>, Task>("TaskPage")),
         ),
         get(
             "/v1/jobs/{job_id}/events",
             "The job's events: a page, or a stream",
             FOLLOWED,
-            Followed(named::<Sequence<Event>>("EventSequence")),
+            Followed(named::<Sequence<Event>, Event>("EventSequence")),
         ),
         get(
             "/v1/jobs/{job_id}/logs",
             "The job's log lines: a page, or a stream",
             LOG,
-            Followed(named::<Sequence<LogLine>>("LogLineSequence")),
+            Followed(named::<Sequence<LogLine>, LogLine>("LogLineSequence")),
         ),
         get(
             "/v1/jobs/{job_id}/outputs",
             "The job's collected files",
             &[],
-            Json(named::<Page<OutputFile>>("OutputFilePage")),
+            Json(named::<Page<OutputFile>, OutputFile>("OutputFilePage")),
         ),
         get("/v1/jobs/{job_id}/undeclared/{path:.+}", "A kept file that no output declares", &[], Raw(BYTES)),
         get(
             "/v1/events",
             "Events of all jobs by `position`: a page, or a stream",
             FOLLOWED,
-            Followed(named::<Sequence<Event>>("EventSequence")),
+            Followed(named::<Sequence<Event>, Event>("EventSequence")),
         ),
     ]
 }
@@ -166,7 +166,12 @@ fn artifacts() -> Vec<Call> {
 
 fn workers() -> Vec<Call> {
     vec![
-        get("/v1/workers", "All workers, newest first", &[], Json(named::<Page<Worker>>("WorkerPage"))),
+        get(
+            "/v1/workers",
+            "All workers, newest first",
+            &[],
+            Json(named::<Page<Worker>, Worker>("WorkerPage")),
+        ),
         post(
             "/v1/workers/register",
             "A machine joins",

@@ -1,0 +1,110 @@
+//! Artifacts over HTTP: verified, resumable, in ranges.
+
+use gpulayer::contract::artifact::Digest;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use crate::stand::{MAX_ARTIFACT_BYTES, SESSION, Stand};
+use crate::wire::{Answer, Request};
+
+const BYTES: &str = "application/octet-stream";
+
+fn digest(bytes: &[u8]) -> Digest {
+    Digest::from_bytes(Sha256::digest(bytes).into())
+}
+
+fn path(digest: Digest) -> String {
+    format!("/v1/artifacts/sha256/{}", digest.hex())
+}
+
+fn put(stand: &Stand, digest: Digest, bytes: &[u8]) -> Request {
+    stand.unix("PUT", &path(digest)).body(BYTES, bytes)
+}
+
+#[test]
+fn what_was_sent_is_read_back_whole_and_in_ranges() {
+    let stand = Stand::start();
+    let bytes: Vec<u8> = (0..1_500_000_u32).map(|n| (n % 251) as u8).collect();
+    let digest = digest(&bytes);
+    let sent = put(&stand, digest, &bytes).send().ok(201);
+    assert_eq!(sent.json(), json!({ "received_bytes": bytes.len() }));
+    assert_eq!(put(&stand, digest, &bytes).send().ok(200).json()["received_bytes"], bytes.len());
+    let get = || stand.unix("GET", &path(digest));
+    assert_eq!(get().send().ok(200).body, bytes);
+    let range = |text: &str, status: u16| -> Answer { get().header("Range", text).send().ok(status) };
+    let middle = range("bytes=1000-1999", 206);
+    assert_eq!(middle.body, bytes[1000..2000]);
+    assert_eq!(middle.headers["content-range"], format!("bytes 1000-1999/{}", bytes.len()));
+    assert_eq!(range("bytes=1499990-", 206).body, bytes[1_499_990..]);
+    let outside = range("bytes=1500000-", 416);
+    assert_eq!(outside.code(), "range_not_satisfiable");
+    assert_eq!(outside.headers["content-range"], "bytes */1500000");
+    let head = stand.unix("HEAD", &path(digest)).send().ok(200);
+    assert_eq!((head.headers["content-length"].as_str(), head.body.len()), ("1500000", 0));
+    let worker = stand.tcp("GET", &path(digest)).token(SESSION).header("Range", "bytes=0-0").send();
+    assert_eq!(worker.ok(206).body, bytes[..1]);
+}
+
+#[test]
+fn an_upload_is_taken_up_where_it_stands() {
+    let stand = Stand::start();
+    let bytes = b"0123456789".repeat(1000);
+    let digest = digest(&bytes);
+    let part = |from: usize, to: usize| {
+        let range = format!("bytes {from}-{}/{}", to - 1, bytes.len());
+        put(&stand, digest, &bytes[from..to]).header("Content-Range", &range).send()
+    };
+    let offset = || stand.unix("HEAD", &path(digest)).send().ok(404).headers.get("upload-offset").cloned();
+    assert_eq!(offset(), None);
+    assert_eq!(part(0, 4000).ok(202).json(), json!({ "received_bytes": 4000 }));
+    assert_eq!(offset().as_deref(), Some("4000"));
+    let gap = part(5000, 6000).ok(409);
+    assert_eq!(gap.code(), "upload_gap");
+    assert_eq!(gap.json()["received_bytes"], 4000);
+    stand.unix("GET", &path(digest)).send().ok(404);
+    part(4000, 7000).ok(202);
+    part(7000, 10_000).ok(201);
+    assert_eq!(stand.unix("GET", &path(digest)).send().ok(200).body, bytes);
+}
+
+#[test]
+fn a_cut_upload_keeps_what_came() {
+    let stand = Stand::start();
+    let bytes = vec![7_u8; 3 << 20];
+    let digest = digest(&bytes);
+    let cut =
+        put(&stand, digest, &bytes[..2 << 20]).header("Content-Length", &bytes.len().to_string()).open();
+    drop(cut);
+    crate::stand::eventually("the part is there", || {
+        let head = stand.unix("HEAD", &path(digest)).send();
+        head.headers.get("upload-offset").is_some_and(|offset| offset != "0")
+    });
+    let stands: usize = stand.unix("HEAD", &path(digest)).send().headers["upload-offset"].parse().unwrap();
+    let range = format!("bytes {stands}-{}/{}", bytes.len() - 1, bytes.len());
+    put(&stand, digest, &bytes[stands..]).header("Content-Range", &range).send().ok(201);
+}
+
+#[test]
+fn bytes_of_another_digest_or_too_many_are_refused() {
+    let stand = Stand::start();
+    let answer = put(&stand, digest(b"right"), b"wrong").send().ok(422);
+    assert_eq!(answer.code(), "digest_mismatch");
+    stand.unix("GET", &path(digest(b"right"))).send().ok(404);
+    let huge =
+        put(&stand, digest(b"huge"), b"").header("Content-Length", &(MAX_ARTIFACT_BYTES + 1).to_string());
+    assert_eq!(huge.send().ok(413).code(), "artifact_too_large");
+    let range = put(&stand, digest(b"x"), b"x").header("Content-Range", "bytes 5-2/9").send().ok(422);
+    assert_eq!(range.pointers(), ["/headers/Content-Range"]);
+}
+
+#[test]
+fn the_missing_are_told() {
+    let stand = Stand::start();
+    let (here, absent) = (digest(b""), digest(b"absent"));
+    put(&stand, here, b"").send().ok(201);
+    let ask = |body| stand.unix("POST", "/v1/artifacts/missing").json(&body).send();
+    let answer = ask(json!({ "artifacts": [here, absent] })).ok(200).json();
+    assert_eq!(answer, json!({ "missing": [absent] }));
+    assert_eq!(ask(json!({ "artifacts": ["sha256:zz"] })).ok(422).code(), "invalid_request");
+    assert_eq!(ask(json!({ "artifacts": vec![here; 10_001] })).ok(422).pointers(), ["/artifacts"]);
+}

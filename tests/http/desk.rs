@@ -1,0 +1,314 @@
+//! The front desk of these tests: accepts what the real one would, writes it to the real store, and remembers what
+//! it was told.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use actix::{Actor, Context, Handler};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use gpulayer::actors::messages::Reply;
+use gpulayer::actors::messages::front_desk::*;
+use gpulayer::clock;
+use gpulayer::contract::end::{End, EndReason};
+use gpulayer::contract::error_code::ErrorCode;
+use gpulayer::contract::event::{Event, EventType};
+use gpulayer::contract::ids::{JobId, WorkerId};
+use gpulayer::contract::job::JobState;
+use gpulayer::contract::protocol::*;
+use gpulayer::contract::quantity::Seconds;
+use gpulayer::contract::server::StopRequest;
+use gpulayer::contract::worker::WorkerKind;
+use gpulayer::domain::change::{Change, JobStanding, UsedKey};
+use gpulayer::http::Desk;
+use gpulayer::journal::Seq;
+use gpulayer::store::{CommitPort, ONLY_TERM, Writer};
+
+pub const NEW_WORKER: WorkerId = WorkerId::from_u128(77);
+pub const NEW_SESSION: &str = "gls_fresh";
+
+/// What the desk shares with the test.
+pub struct Shared {
+    writer: Mutex<Writer>,
+    durable: watch::Sender<Seq>,
+    pub standings: Mutex<HashMap<JobId, JobStanding>>,
+    used: Mutex<HashMap<[u8; 32], ()>>,
+    waiting: Mutex<Vec<(JobId, Until, Reply<()>)>>,
+    positions: Mutex<u64>,
+    /// What submissions are refused with.
+    pub refusal: Mutex<Option<SubmitRefusal>>,
+    /// What worker calls are refused with.
+    pub worker_refusal: Mutex<Option<WorkerRefusal>>,
+    /// Everything workers reported.
+    pub reports: Mutex<Vec<(WorkerId, ReportRequest)>>,
+    /// Acquires that are parked.
+    pub parked: Mutex<Vec<Reply<Result<AcquireAnswer, WorkerRefusal>>>>,
+    /// What registered workers were recorded as.
+    pub kinds: Mutex<Vec<WorkerKind>>,
+    /// Stops that were asked for.
+    pub stops: Mutex<Vec<StopRequest>>,
+    /// The job whose log the test's task writes.
+    pub owner: Mutex<Option<JobId>>,
+}
+
+impl Shared {
+    pub fn new(writer: Writer, durable: watch::Sender<Seq>) -> Self {
+        Self {
+            writer: Mutex::new(writer),
+            durable,
+            standings: Mutex::default(),
+            used: Mutex::default(),
+            waiting: Mutex::default(),
+            positions: Mutex::new(0),
+            refusal: Mutex::new(None),
+            worker_refusal: Mutex::new(None),
+            reports: Mutex::default(),
+            parked: Mutex::default(),
+            kinds: Mutex::default(),
+            stops: Mutex::default(),
+            owner: Mutex::default(),
+        }
+    }
+
+    fn commit(&self, changes: &[Change]) {
+        self.writer.lock().apply(changes, ONLY_TERM).unwrap();
+        self.durable.send_modify(|seq| seq.0 += 1);
+    }
+
+    /// Records an event of a job, as the supervisor would.
+    pub fn happened(&self, job_id: JobId, kind: EventType) {
+        let mut standings = self.standings.lock();
+        let standing = standings.get_mut(&job_id).unwrap();
+        standing.event_seq += 1;
+        let position = {
+            let mut positions = self.positions.lock();
+            *positions += 1;
+            *positions
+        };
+        let event = Event {
+            seq: standing.event_seq,
+            position,
+            time: clock::now(),
+            kind,
+            job_id,
+            task_id: None,
+            data: serde_json::json!({}),
+        };
+        let moved = Change::JobMoved(job_id, standing.clone());
+        drop(standings);
+        self.commit(&[moved, Change::EventAppended(Box::new(event))]);
+        self.wake();
+    }
+
+    /// Moves a job, as the supervisor would.
+    pub fn moved(&self, job_id: JobId, state: JobState) {
+        {
+            let mut standings = self.standings.lock();
+            let standing = standings.get_mut(&job_id).unwrap();
+            standing.state = state;
+            if state.ended() {
+                standing.ended_at = Some(clock::now());
+                let reason =
+                    if state == JobState::Cancelled { EndReason::Cancelled } else { EndReason::Completed };
+                standing.end = Some(Box::new(End::of(reason, None)));
+            }
+            let moved = Change::JobMoved(job_id, standing.clone());
+            self.commit(&[moved]);
+        }
+        self.wake();
+    }
+
+    fn satisfied(&self, job_id: JobId, until: Until) -> bool {
+        self.standings.lock().get(&job_id).is_none_or(|standing| {
+            standing.state.ended() || matches!(until, Until::EventAfter(after) if standing.event_seq > after)
+        })
+    }
+
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for (job_id, until, reply) in waiting {
+            if self.satisfied(job_id, until) {
+                let _ = reply.send(());
+            } else {
+                self.waiting.lock().push((job_id, until, reply));
+            }
+        }
+    }
+
+    /// How many are parked for a job's news.
+    pub fn watchers(&self) -> usize {
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|(_, _, reply)| !reply.is_closed());
+        waiting.len()
+    }
+
+    fn first_use(&self, key: Option<&UsedKey>) -> bool {
+        key.is_none_or(|key| self.used.lock().insert(key.scope, ()).is_none())
+    }
+}
+
+pub struct FakeDesk(pub Arc<Shared>);
+
+impl FakeDesk {
+    pub fn open(shared: Arc<Shared>) -> Desk {
+        let desk = FakeDesk(shared).start();
+        Desk {
+            submit_jobs: desk.clone().recipient(),
+            cancel_job: desk.clone().recipient(),
+            purge_job: desk.clone().recipient(),
+            watch_job: desk.clone().recipient(),
+            explain_queue: desk.clone().recipient(),
+            count_jobs: desk.clone().recipient(),
+            register_worker: desk.clone().recipient(),
+            resume_worker: desk.clone().recipient(),
+            heartbeat: desk.clone().recipient(),
+            acquire: desk.clone().recipient(),
+            report_tasks: desk.clone().recipient(),
+            deregister_worker: desk.clone().recipient(),
+            list_workers: desk.recipient(),
+        }
+    }
+}
+
+impl Actor for FakeDesk {
+    type Context = Context<Self>;
+}
+
+macro_rules! handles {
+    ($($message:ty => |$shared:ident, $call:ident| $body:block)*) => {
+        $(impl Handler<$message> for FakeDesk {
+            type Result = ();
+
+            fn handle(&mut self, $call: $message, _: &mut Context<Self>) {
+                let $shared = &self.0;
+                $body
+            }
+        })*
+    };
+}
+
+handles! {
+    SubmitJobs => |shared, call| {
+        if let Some(refusal) = *shared.refusal.lock() {
+            let _ = call.reply.send(Err(refusal));
+            return;
+        }
+        if !shared.first_use(call.key.as_deref()) {
+            let _ = call.reply.send(Ok(Keyed::Repeat));
+            return;
+        }
+        let mut changes = Vec::new();
+        for job in call.jobs {
+            let standing = queued();
+            shared.standings.lock().insert(job.record.id, standing.clone());
+            changes.push(Change::JobInserted(job.record, standing));
+        }
+        changes.extend(call.key.map(Change::KeyUsed));
+        shared.commit(&changes);
+        let _ = call.reply.send(Ok(Keyed::Done(())));
+    }
+    CancelJob => |shared, call| {
+        if !shared.first_use(call.key.as_deref()) {
+            let _ = call.reply.send(Keyed::Repeat);
+            return;
+        }
+        let live = !shared.satisfied(call.job_id, Until::Ended);
+        if live {
+            shared.moved(call.job_id, JobState::Cancelled);
+        }
+        if let Some(key) = call.key {
+            shared.commit(&[Change::KeyUsed(key)]);
+        }
+        let _ = call.reply.send(Keyed::Done(live));
+    }
+    PurgeJob => |shared, call| {
+        let state = shared.standings.lock()[&call.job_id].state;
+        if !state.ended() {
+            let _ = call.reply.send(Err(JobNotEnded { state }));
+            return;
+        }
+        shared.standings.lock().remove(&call.job_id);
+        let mut changes = vec![Change::JobPurged(call.job_id)];
+        changes.extend(call.key.map(Change::KeyUsed));
+        shared.commit(&changes);
+        let _ = call.reply.send(Ok(Keyed::Done(())));
+    }
+    WatchJob => |shared, call| {
+        shared.waiting.lock().push((call.job_id, call.until, call.reply));
+        shared.wake();
+    }
+    ExplainQueue => |shared, call| {
+        let _ = shared;
+        let _ = call.reply.send(Some("1 worker: needs 9 CPUs, has 2".to_owned()));
+    }
+    CountJobs => |shared, call| {
+        let queued = shared.standings.lock().values().filter(|one| one.state == JobState::Queued).count();
+        let _ = call.reply.send(JobCounts { queued, ..JobCounts::default() });
+    }
+    RegisterWorker => |shared, call| {
+        assert!(call.with_token);
+        shared.kinds.lock().push(call.request.kind);
+        let timing = Timing { heartbeat_s: Seconds::new(2), lease_ttl_s: Seconds::new(20) };
+        let _ = call.reply.send(RegisterAnswer {
+            worker_id: NEW_WORKER,
+            session_token: NEW_SESSION.to_owned(),
+            timing,
+        });
+    }
+    ResumeWorker => |shared, call| {
+        let timing = Timing { heartbeat_s: Seconds::new(2), lease_ttl_s: Seconds::new(20) };
+        let answer = ResumeAnswer { timing, orders: Orders::default() };
+        let _ = call.reply.send(shared.worker_refusal.lock().map_or(Ok(answer), Err));
+    }
+    Heartbeat => |shared, call| {
+        let answer = HeartbeatAnswer { server_time: clock::now(), orders: Orders::default() };
+        let _ = call.reply.send(shared.worker_refusal.lock().map_or(Ok(answer), Err));
+    }
+    Acquire => |shared, call| {
+        if call.request.wait_s == Seconds::default() {
+            let _ = call.reply.send(Ok(AcquireAnswer::default()));
+        } else {
+            shared.parked.lock().push(call.reply);
+        }
+    }
+    ReportTasks => |shared, call| {
+        if let Some(refusal) = *shared.worker_refusal.lock() {
+            let _ = call.reply.send(Err(refusal));
+            return;
+        }
+        // Epoch 1 is right, every other is stale.
+        let results = call.request.items.iter().map(|item| match item.epoch {
+            1 => ReportResult::Ok { job_state: JobState::Running },
+            _ => ReportResult::Refused { code: ErrorCode::StaleEpoch },
+        });
+        let answer = ReportAnswer { results: results.collect(), ..ReportAnswer::default() };
+        shared.reports.lock().push((call.worker_id, call.request));
+        let _ = call.reply.send(Ok(answer));
+    }
+    DeregisterWorker => |shared, call| {
+        let _ = shared;
+        let _ = call.reply.send(Ok(()));
+    }
+    ListWorkers => |shared, call| {
+        let _ = shared;
+        let _ = call.reply.send(Vec::new());
+    }
+}
+
+fn queued() -> JobStanding {
+    JobStanding {
+        state: JobState::Queued,
+        attempt: 1,
+        epoch: 0,
+        event_seq: 0,
+        worker: None,
+        scheduled_at: None,
+        started_at: None,
+        ended_at: None,
+        unreachable_since: None,
+        cancel_requested_at: None,
+        not_before: None,
+        end: None,
+    }
+}

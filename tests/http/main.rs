@@ -1,0 +1,15 @@
+//! The HTTP edge, in process on real sockets, with a front desk of our own behind it and the real stores.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod access;
+mod artifacts;
+mod desk;
+mod documents;
+mod idempotency;
+mod jobs;
+mod problems;
+mod socket;
+mod stand;
+mod streams;
+mod wire;
+mod workers;

@@ -1,0 +1,103 @@
+//! Every refusal is `application/problem+json` from the one table, whatever went wrong and however early.
+
+use serde_json::json;
+
+use crate::stand::{Stand, true_spec};
+
+#[test]
+fn a_problem_has_every_member_and_names_its_request() {
+    let stand = Stand::start();
+    let answer = stand.unix("GET", "/v1/jobs/job_00000000000000000000000001").send().ok(404);
+    let problem = answer.json();
+    assert_eq!(problem["type"], "https://gpulayer.dev/errors/not_found");
+    assert_eq!(problem["status"], 404);
+    assert_eq!(problem["code"], "not_found");
+    assert_eq!(problem["retryable"], false);
+    assert_eq!(problem["request_id"], answer.headers["x-request-id"].as_str());
+    assert!(problem["detail"].as_str().unwrap().contains("job_00000000000000000000000001"));
+    let good = stand.unix("GET", "/healthz").send().ok(200);
+    assert_ne!(good.headers["x-request-id"], answer.headers["x-request-id"]);
+    assert_eq!(good.headers["x-gpulayer-version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn paths_and_methods_that_are_not_there() {
+    let stand = Stand::start();
+    assert_eq!(stand.unix("GET", "/v1/nothing").send().ok(404).code(), "not_found");
+    assert_eq!(stand.unix("GET", "/v1/jobs/not-an-id").send().ok(404).code(), "not_found");
+    let answer = stand.unix("PUT", "/v1/jobs").send().ok(405);
+    assert_eq!(answer.code(), "method_not_allowed");
+    assert_eq!(answer.headers["allow"], "POST, GET");
+    assert_eq!(stand.unix("GET", "/v1/artifacts/sha256/xyz").send().ok(404).code(), "not_found");
+}
+
+#[test]
+fn bad_json_is_told_with_its_place() {
+    let stand = Stand::start();
+    let answer =
+        stand.unix("POST", "/v1/jobs").body("application/json", "{\"name\":\n  oops}").send().ok(400);
+    assert_eq!(answer.code(), "bad_json");
+    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("line 2 column 3"), "{detail}");
+    assert_eq!(stand.unix("POST", "/v1/jobs").send().ok(400).code(), "bad_json");
+}
+
+#[test]
+fn json_of_another_form_is_an_invalid_request() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    let cancel = format!("/v1/jobs/{id}/cancel");
+    let answer = stand.unix("POST", &cancel).json(&json!({ "now": "yes" })).send().ok(422);
+    assert_eq!(answer.code(), "invalid_request");
+    for batch in [json!([]), json!({ "jobs": 1 }), json!({ "jobs": [] }), json!({ "jobs": [1], "x": 1 })] {
+        let answer = stand.unix("POST", "/v1/jobs/batch").json(&batch).send().ok(422);
+        assert!(matches!(answer.code().as_str(), "invalid_request" | "invalid_spec"), "{answer:?}");
+    }
+}
+
+#[test]
+fn every_fault_of_a_query_is_told() {
+    let stand = Stand::start();
+    let answer = stand.unix("GET", "/v1/jobs?state=gone&limit=0&limt=5&cursor=x").send().ok(422);
+    assert_eq!(answer.code(), "invalid_request");
+    assert_eq!(answer.pointers(), ["/query/state", "/query/cursor", "/query/limit", "/query/limt"]);
+    let id = stand.submit();
+    let answer = stand.unix("GET", &format!("/v1/jobs/{id}?wait_s=61")).send().ok(422);
+    assert_eq!(answer.pointers(), ["/query/wait_s"]);
+}
+
+#[test]
+fn a_body_needs_its_content_type() {
+    let stand = Stand::start();
+    let text = true_spec().to_string();
+    let answer = stand.unix("POST", "/v1/jobs").body("text/plain", text.clone()).send().ok(415);
+    assert_eq!(answer.code(), "unsupported_media_type");
+    stand.unix("POST", "/v1/jobs").body("application/json; charset=utf-8", text).send().ok(201);
+    let put = format!("/v1/artifacts/sha256/{}", "a".repeat(64));
+    stand.unix("PUT", &put).body("application/json", "x").send().ok(415);
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused_before_it_is_read() {
+    let stand = Stand::start();
+    let huge = stand
+        .unix("POST", "/v1/jobs")
+        .header("Content-Type", "application/json")
+        .header("Content-Length", &(100 << 20).to_string());
+    assert_eq!(huge.send().ok(413).code(), "body_too_large");
+    // Nothing announced: refused as soon as it is too much.
+    let mut chunked = Vec::new();
+    for _ in 0..40 {
+        chunked.extend_from_slice(b"10000\r\n");
+        chunked.extend_from_slice(&[b' '; 0x10000]);
+        chunked.extend_from_slice(b"\r\n");
+    }
+    let endless = stand
+        .unix("POST", "/v1/jobs")
+        .header("Transfer-Encoding", "chunked")
+        .body("application/json", chunked)
+        .header("Content-Length", "");
+    let answer = endless.send();
+    assert!(matches!(answer.status, 413 | 400), "{answer:?}");
+    stand.unix("GET", "/healthz").send().ok(200);
+}

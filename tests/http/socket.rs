@@ -1,0 +1,48 @@
+//! The Unix socket's file: private, replaced when stale, never taken from a living daemon.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use gpulayer::http::ServeError;
+
+use crate::stand::{Stand, serve_at};
+
+#[test]
+fn the_socket_is_the_owners_alone() {
+    let stand = Stand::start();
+    let mode = std::fs::metadata(&stand.socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let left: Vec<_> =
+        std::fs::read_dir(stand.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with(".s")), "{left:?}");
+}
+
+#[test]
+fn a_living_daemons_socket_is_not_taken() {
+    let stand = Stand::start();
+    assert!(matches!(serve_at(&stand.socket), Err(ServeError::SocketInUse { .. })));
+    stand.unix("GET", "/healthz").send().ok(200);
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_another_file_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    assert!(serve_at(&path).is_ok());
+    let file = folder.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    assert!(matches!(serve_at(&file), Err(ServeError::NotASocket { .. })));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
+
+#[test]
+fn a_socket_that_somebody_else_put_there_is_left_at_the_end() {
+    let mut stand = Stand::start();
+    std::fs::remove_file(&stand.socket).unwrap();
+    let _thief = UnixListener::bind(&stand.socket).unwrap();
+    stand.stop();
+    assert!(Path::new(&stand.socket).exists());
+}

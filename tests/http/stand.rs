@@ -1,0 +1,189 @@
+//! A running edge on a temporary state folder, with a Unix socket and a TCP port.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::{oneshot, watch};
+
+use gpulayer::artifacts::{ArtifactStore, Limits};
+use gpulayer::clock;
+use gpulayer::contract::ids::{Epoch, JobId, TaskId, WorkerId};
+use gpulayer::credentials;
+use gpulayer::domain::change::{TokenKind, TokenRecord};
+use gpulayer::http::credentials::Credentials;
+use gpulayer::http::{
+    EdgeState, KeptWorkspaces, Measured, Ports, ServeError, ServeOptions, TaskOwners, serve,
+};
+use gpulayer::journal::Seq;
+use gpulayer::store::{LogStore, Store};
+
+use crate::desk::{FakeDesk, Shared};
+use crate::wire::{Place, Request};
+
+pub const CLIENT: &str = "glc_test";
+pub const JOIN: &str = "glj_test";
+pub const SESSION: &str = "gls_test";
+pub const WORKER: WorkerId = WorkerId::from_u128(42);
+/// The task that [`WORKER`] holds under epoch 1.
+pub const TASK: TaskId = TaskId::from_u128(43);
+pub const MAX_ARTIFACT_BYTES: u64 = 4 << 20;
+
+pub struct Stand {
+    pub shared: Arc<Shared>,
+    pub logs: LogStore,
+    pub folder: TempDir,
+    pub socket: PathBuf,
+    pub tcp: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Owners(Arc<Shared>);
+
+impl TaskOwners for Owners {
+    fn owned(&self, worker: WorkerId, task: TaskId, epoch: Epoch) -> Option<JobId> {
+        if (worker, task, epoch) == (WORKER, TASK, 1) { *self.0.owner.lock() } else { None }
+    }
+}
+
+struct Kept(PathBuf);
+
+impl KeptWorkspaces for Kept {
+    fn open(&self, job_id: JobId, path: &str) -> Option<File> {
+        File::open(self.0.join(job_id.to_string()).join(path)).ok()
+    }
+}
+
+impl Stand {
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("state")).unwrap();
+        let (durable, follows) = watch::channel(Seq(0));
+        let shared = Arc::new(Shared::new(store.writer().unwrap(), durable));
+        let socket = folder.path().join("s.sock");
+        let (started, ready) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let ports = {
+            let (shared, folder) = (shared.clone(), folder.path().to_owned());
+            move |store: &Store| ports(store, shared, follows, &folder)
+        };
+        let thread = std::thread::spawn({
+            let socket = socket.clone();
+            move || {
+                actix_web::rt::System::new().block_on(async move {
+                    let ports = ports(&store);
+                    let logs = ports.logs.clone();
+                    let state = Arc::new(EdgeState::new(ports, ["gpu.example".to_owned()]));
+                    let tcp = Some(([127, 0, 0, 1], 0).into());
+                    let options = ServeOptions { unix_socket: Some(socket), tcp, threads: 1 };
+                    let serving = serve(options, state).unwrap();
+                    started.send((serving.tcp.unwrap(), logs)).unwrap();
+                    let _ = stopped.await;
+                    serving.stop().await;
+                });
+            }
+        });
+        let (tcp, logs) = ready.recv().unwrap();
+        Self { shared, logs, folder, socket, tcp, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// A request of the local user.
+    pub fn unix(&self, method: &str, path: &str) -> Request {
+        Request::new(&Place::Unix(self.socket.clone()), method, path)
+    }
+
+    /// A request over TCP without a token.
+    pub fn tcp(&self, method: &str, path: &str) -> Request {
+        Request::new(&Place::Tcp(self.tcp), method, path)
+    }
+
+    /// A request of [`WORKER`].
+    pub fn worker(&self, path: &str, body: &Value) -> Request {
+        self.tcp("POST", path).token(SESSION).json(body)
+    }
+
+    /// Submits `/bin/true` and gives its id.
+    pub fn submit(&self) -> JobId {
+        let job = self.unix("POST", "/v1/jobs").json(&true_spec()).send().ok(201).json();
+        job["id"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Begins the stop and returns when the server has left.
+    pub fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Tries to serve on `socket` alone, and stops at once.
+pub fn serve_at(socket: &Path) -> Result<(), ServeError> {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("state")).unwrap();
+    let socket = socket.to_owned();
+    actix_web::rt::System::new().block_on(async move {
+        let (durable, follows) = watch::channel(Seq(0));
+        let shared = Arc::new(Shared::new(store.writer().unwrap(), durable));
+        let ports = ports(&store, shared, follows, folder.path());
+        let state = Arc::new(EdgeState::new(ports, []));
+        let serving = serve(ServeOptions { unix_socket: Some(socket), tcp: None, threads: 1 }, state)?;
+        serving.stop().await;
+        Ok(())
+    })
+}
+
+fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, folder: &Path) -> Ports {
+    let limits = Limits { max_artifact_bytes: MAX_ARTIFACT_BYTES, ..Limits::default() };
+    let token = |text: &str, kind, name: &str| TokenRecord {
+        hash: credentials::hash(text),
+        kind,
+        name: name.to_owned(),
+        created_at: clock::now(),
+    };
+    let tokens =
+        [token(CLIENT, TokenKind::AdminClient, "test-client"), token(JOIN, TokenKind::Join, "test-join")];
+    let stops = shared.clone();
+    Ports {
+        owners: Arc::new(Owners(shared.clone())),
+        desk: FakeDesk::open(shared),
+        reads: store.reader(),
+        logs: store.logs().unwrap(),
+        durable,
+        artifacts: ArtifactStore::open(&folder.join("artifacts"), limits).unwrap(),
+        credentials: Arc::new(Credentials::load(tokens, [(credentials::hash(SESSION), WORKER)])),
+        kept: Arc::new(Kept(folder.join("kept"))),
+        stop: Arc::new(move |asked| stops.stops.lock().push(asked)),
+        measured: Arc::new(|| Measured { commits: 3, log_bytes: 5 }),
+        schema: "test".to_owned(),
+        started_at: clock::now(),
+    }
+}
+
+pub fn true_spec() -> Value {
+    json!({ "workload": { "command": { "argv": ["/bin/true"] } } })
+}
+
+/// Polls until `holds`, at most for a while.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < until, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
