@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Access, AtFlags, FileType, accessat, readlinkat};
 
@@ -13,7 +14,6 @@ use super::super::links::{LinkEnd, follow, stays_inside};
 use super::super::listing::{Entry, FileStat, Listing, list};
 use super::ignores::Rules;
 use super::{BundleError, LeftOut, LeftOutReason, Plan, PlanEntry, PlanKind, PlanOptions};
-use crate::clock;
 
 const VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".svn", ".jj"];
 const CACHES: [&str; 5] =
@@ -25,7 +25,7 @@ const LARGEST_NAMED: usize = 5;
 
 /// Decides what of the folder `root` is sent.
 pub fn plan(root: &Path, options: &PlanOptions) -> Result<Plan, BundleError> {
-    let taken_ns = clock::now().micros().saturating_mul(1000);
+    let taken_ns = now_ns();
     let root = root.canonicalize().map_err(BundleError::at("find", root))?;
     let folder = open_folder(&root).map_err(BundleError::at("open", &root))?;
     let mut walk = Walk {
@@ -44,6 +44,12 @@ pub fn plan(root: &Path, options: &PlanOptions) -> Result<Plan, BundleError> {
     left_out.sort_by(|a, b| a.path.cmp(&b.path));
     check_size(&root, &entries, options.max_bytes)?;
     Ok(Plan { root, folder, entries, left_out, taken_ns })
+}
+
+/// On the clock that files' times are read against, in nanoseconds since 1970.
+fn now_ns() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |span| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX))
 }
 
 fn own_folders(root: &Path, folders: &[PathBuf]) -> HashSet<String> {
