@@ -171,6 +171,7 @@ fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, fold
         stop: Arc::new(move |asked| stops.stops.lock().push(asked)),
         measured: Arc::new(|| Measured { commits: 3, log_bytes: 5 }),
         schema: "test".to_owned(),
+        on_demand: false,
         started_at: clock::now(),
     }
 }
