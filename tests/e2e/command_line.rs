@@ -44,7 +44,8 @@ fn output_goes_where_the_program_sent_it_and_remarks_to_stderr() {
 fn an_interrupt_cancels_and_a_hangup_leaves_the_job_running() {
     let house = House::new();
     let start = || {
-        let mut command = house.command(&["run", "--source", "none", "--", "sh", "-c", "echo up; exec sleep 60"]);
+        let mut command =
+            house.command(&["run", "--source", "none", "--", "sh", "-c", "echo up; exec sleep 60"]);
         let mut run = command.current_dir(house.path()).stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = std::io::BufReader::new(run.stdout.take().unwrap());
         let mut line = String::new();
@@ -72,7 +73,10 @@ fn an_interrupt_cancels_and_a_hangup_leaves_the_job_running() {
 fn the_virtual_environment_of_the_shell_is_the_jobs() {
     let house = House::new();
     let environment = house.path().join("venv");
-    let made = std::process::Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&environment).status();
+    let made = std::process::Command::new("python3")
+        .args(["-m", "venv", "--without-pip"])
+        .arg(&environment)
+        .status();
     assert!(made.unwrap().success());
     let path = format!("{}:{}", environment.join("bin").display(), std::env::var("PATH").unwrap());
     let run = house

@@ -77,14 +77,16 @@ async fn every_acknowledged_job_survives_a_kill_during_a_burst_and_ends_once() {
 async fn a_running_task_goes_on_while_the_daemon_is_down_and_is_adopted() {
     let house = House::new();
     let daemon = house.daemon().await;
-    let mut spec = shell("echo before; while [ ! -e go ]; do sleep 0.05; done; echo after; echo made > out.txt");
+    let mut spec =
+        shell("echo before; while [ ! -e go ]; do sleep 0.05; done; echo after; echo made > out.txt");
     spec["outputs"] = serde_json::json!([{"path": "out.txt"}]);
     let id = house.submit(&spec).await.id;
     house.logged(id, "before").await;
     daemon.kill();
     let workspace = glob_one(&house, "worker/tasks/*/workspace");
     std::fs::write(workspace.join("go"), "").unwrap();
-    eventually("the task's end without a daemon", async || workspace.join("out.txt").exists().then_some(())).await;
+    eventually("the task's end without a daemon", async || workspace.join("out.txt").exists().then_some(()))
+        .await;
     let _daemon = house.daemon().await;
     let job = house.end(id).await;
     assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1), "{job:?}");
@@ -97,7 +99,10 @@ async fn a_running_task_goes_on_while_the_daemon_is_down_and_is_adopted() {
 async fn a_log_that_is_written_through_three_kills_has_every_line_once() {
     let house = House::new();
     let mut daemon = house.daemon().await;
-    let id = house.submit(&shell("i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo line $i; sleep 0.005; done")).await.id;
+    let id = house
+        .submit(&shell("i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo line $i; sleep 0.005; done"))
+        .await
+        .id;
     for line in ["line 50", "line 150", "line 250"] {
         house.logged(id, line).await;
         daemon.kill();
@@ -116,7 +121,11 @@ async fn a_cancel_given_while_the_task_outlived_its_daemon_reaches_it() {
     house.logged(id, "up").await;
     daemon.kill();
     let daemon = house.daemon().await;
-    let _: Value = house.client().post(&format!("/v1/jobs/{id}/cancel"), &serde_json::json!({"now": true})).await.unwrap();
+    let _: Value = house
+        .client()
+        .post(&format!("/v1/jobs/{id}/cancel"), &serde_json::json!({"now": true}))
+        .await
+        .unwrap();
     assert_eq!(house.end(id).await.state, JobState::Cancelled);
     assert_eq!(house.leftovers(), Vec::<String>::new());
     assert!(daemon.terminate().success());

@@ -89,7 +89,8 @@ impl House {
     pub async fn daemon_with(&self, flags: &[&str]) -> Daemon {
         let mut args = vec!["server", "start"];
         args.extend(flags);
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path().join("log")).unwrap();
+        let log =
+            std::fs::OpenOptions::new().create(true).append(true).open(self.path().join("log")).unwrap();
         let child = self.command(&args).stderr(log.try_clone().unwrap()).stdout(log).spawn().unwrap();
         let mut daemon = Daemon { child };
         let client = self.client().with_reconnect_for(Duration::ZERO);
@@ -127,18 +128,26 @@ impl House {
     /// The job's log as (stream, text).
     pub async fn log(&self, id: JobId) -> Vec<String> {
         let page: Value = self.client().get(&format!("/v1/jobs/{id}/logs?limit=10000")).await.unwrap();
-        page["items"].as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap().to_owned()).collect()
+        page["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|line| line["text"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// Waits for a line of the job's log.
     pub async fn logged(&self, id: JobId, text: &str) {
-        eventually("a log line", async || self.log(id).await.iter().any(|line| line == text).then_some(())).await;
+        eventually("a log line", async || self.log(id).await.iter().any(|line| line == text).then_some(()))
+            .await;
     }
 
     /// Processes of tasks of this house, by the variable every task has: must be empty when all is over.
     pub fn leftovers(&self) -> Vec<String> {
         let state = self.state();
-        processes(|environ| environ.contains("GPULAYER_TASK_ID=") && environ.contains(state.to_str().unwrap()))
+        processes(|environ| {
+            environ.contains("GPULAYER_TASK_ID=") && environ.contains(state.to_str().unwrap())
+        })
     }
 }
 
@@ -175,7 +184,8 @@ fn processes(matches: impl Fn(&str) -> bool) -> Vec<String> {
         .filter_map(|entry| {
             let folder = entry.ok()?.path();
             let environ = String::from_utf8_lossy(&std::fs::read(folder.join("environ")).ok()?).into_owned();
-            let cmdline = String::from_utf8_lossy(&std::fs::read(folder.join("cmdline")).ok()?).replace('\0', " ");
+            let cmdline =
+                String::from_utf8_lossy(&std::fs::read(folder.join("cmdline")).ok()?).replace('\0', " ");
             matches(&environ).then_some(cmdline)
         })
         .collect()

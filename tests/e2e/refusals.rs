@@ -1,6 +1,5 @@
 //! Bad input: a clear answer with all faults, and nothing stored half.
 
-use gpulayer::client::ClientError;
 use gpulayer::contract::end::EndReason;
 use gpulayer::contract::job::{Job, JobState};
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ async fn every_fault_of_a_spec_is_named_at_once_and_nothing_is_stored() {
     spec["env"] = json!({"A=B": "x"});
     spec["outputs"] = json!([{"path": "../secrets"}]);
     let refusal = house.client().post::<Job>("/v1/jobs", &spec).await.unwrap_err();
-    let ClientError::Refused { problem, .. } = &refusal else { panic!("{refusal:?}") };
+    let Some(problem) = refusal.problem() else { panic!("{refusal:?}") };
     let mut pointers: Vec<&str> = problem.errors.iter().map(|fault| fault.pointer.as_str()).collect();
     pointers.sort_unstable();
     assert_eq!(pointers, ["/env/A=B", "/outputs/0/path", "/priority", "/timeout_s"]);

@@ -56,7 +56,8 @@ async fn a_worker_over_http_runs_tasks_and_is_adopted_after_its_own_kill() {
     assert_eq!(house.log(id).await, ["up", "down"]);
     assert_eq!(job.outputs.len(), 1);
     let workers: Value = house.client().get("/v1/workers").await.unwrap();
-    let names: Vec<_> = workers["items"].as_array().unwrap().iter().map(|worker| worker["name"].clone()).collect();
+    let names: Vec<_> =
+        workers["items"].as_array().unwrap().iter().map(|worker| worker["name"].clone()).collect();
     assert_eq!(names, [json!("far")], "the same worker came back");
     eventually("the worker to be idle", async || {
         let workers: Value = house.client().get("/v1/workers").await.unwrap();

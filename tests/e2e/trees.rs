@@ -44,8 +44,10 @@ fn ghosts(extra: Value) -> Value {
 async fn pids(house: &House, id: JobId) -> Vec<u32> {
     house.logged(id, "READY").await;
     let tasks = std::fs::read_dir(house.state().join("worker/tasks")).unwrap();
-    let notes = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("workspace/pids")).ok());
-    let pids: Vec<u32> = notes.flat_map(|note| note.lines().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect();
+    let notes =
+        tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("workspace/pids")).ok());
+    let pids: Vec<u32> =
+        notes.flat_map(|note| note.lines().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect();
     assert_eq!(pids.len(), 4);
     pids
 }

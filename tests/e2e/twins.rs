@@ -12,7 +12,13 @@ use crate::house::{House, argv, eventually, shell};
 async fn a_second_daemon_on_one_state_folder_is_refused_and_the_first_goes_on() {
     let house = House::new();
     let daemon = house.daemon().await;
-    let output = house.run(&["server", "start", "--no-tcp", "--socket", house.path().join("other.sock").to_str().unwrap()]);
+    let output = house.run(&[
+        "server",
+        "start",
+        "--no-tcp",
+        "--socket",
+        house.path().join("other.sock").to_str().unwrap(),
+    ]);
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{complaint}");
     assert!(complaint.contains(&daemon.pid().to_string()), "it names the holder: {complaint}");
@@ -24,7 +30,8 @@ fn two_runs_that_both_start_the_daemon_share_one() {
     let house = House::new();
     let runs: Vec<_> = (0..4)
         .map(|number| {
-            let mut command = house.command(&["run", "--source", "none", "--", "sh", "-c", &format!("echo {number}")]);
+            let mut command =
+                house.command(&["run", "--source", "none", "--", "sh", "-c", &format!("echo {number}")]);
             command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
             command.current_dir(house.path()).spawn().unwrap()
         })

@@ -173,6 +173,7 @@ fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, fold
         schema: "test".to_owned(),
         on_demand: false,
         started_at: clock::now(),
+        on_demand: false,
     }
 }
 
