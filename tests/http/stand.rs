@@ -173,7 +173,6 @@ fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, fold
         schema: "test".to_owned(),
         on_demand: false,
         started_at: clock::now(),
-        on_demand: false,
     }
 }
 
