@@ -108,6 +108,7 @@ fn spawn_until_none_left(
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .status()
             .with_context(|| format!("cannot start {program}"))?;
         if !status.success() {
