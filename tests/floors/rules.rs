@@ -32,7 +32,6 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("journal", "store"),      // hands its batches to the writer
     ("durability", "journal"), // numbers of batches
     ("process", "clock"),      // stamps log records
-    ("artifacts", "clock"),    // which files changed too recently to trust their stamps
 ];
 
 /// Which modules may name a crate, or a part of one. The longest prefix that fits decides.
