@@ -8,3 +8,12 @@ pub mod messages;
 pub mod scheduler;
 pub mod task_runner;
 pub mod worker_session;
+
+/// Lets every actor of this thread be polled once. To be awaited before a system ends that may have started some
+/// just now: actix runs `started` of a context that was never polled when the context is dropped, and by then
+/// the runtime that its timers need is gone.
+pub async fn let_them_start() {
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+}

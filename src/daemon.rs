@@ -20,6 +20,7 @@ use tracing::{info, warn};
 pub use self::error::DaemonError;
 use self::house::House;
 use self::stop::{StopCause, wait_for_stop};
+use crate::actors;
 use crate::actors::messages::front_desk::PrepareStop;
 use crate::artifacts::{self, ArtifactStore};
 use crate::config::DaemonOptions;
@@ -32,7 +33,11 @@ use crate::worker::{Farewell, Worker, WorkerHandle, WorkerOptions};
 
 /// Runs a daemon until it is told to stop. Blocks; call it from a thread without a runtime.
 pub fn run(options: DaemonOptions) -> Result<(), DaemonError> {
-    System::new().block_on(live(options))
+    System::new().block_on(async {
+        let outcome = live(options).await;
+        actors::let_them_start().await;
+        outcome
+    })
 }
 
 async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {

@@ -155,7 +155,11 @@ impl Worker {
         let (end, ended) = watch::channel(false);
         let life = Life { options, folder, identity, capabilities: Arc::new(capabilities), channel, stopped };
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
-            let outcome = actix_rt::System::new().block_on(life.live(session));
+            let outcome = actix_rt::System::new().block_on(async {
+                let outcome = life.live(session).await;
+                crate::actors::let_them_start().await;
+                outcome
+            });
             if let Err(error) = &outcome {
                 tracing::error!(error = error as &dyn std::error::Error, "the worker ended");
             }

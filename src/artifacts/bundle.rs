@@ -63,7 +63,7 @@ enum PlanKind {
 /// Something in the tree that does not travel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Relative to the root; names that are not UTF-8 made readable.
+    /// Relative to the root, with `/` behind a folder; names that are not UTF-8 made readable.
     pub path: String,
     /// Why.
     pub reason: LeftOutReason,

@@ -121,13 +121,13 @@ fn what_stays_by_rule_is_named_with_its_size() {
         .set_len(4 << 30)
         .unwrap();
     let bundle = bundled(folder.path());
-    let data = left_out(&bundle, "data");
+    let data = left_out(&bundle, "data/");
     assert_eq!((data.reason, data.size_bytes, data.at_least), (LeftOutReason::Ignored, (4 << 30) + 2, false));
-    assert_eq!(left_out(&bundle, ".git").reason, LeftOutReason::VersionControl);
-    assert_eq!(left_out(&bundle, "vendored/.git").reason, LeftOutReason::VersionControl);
-    assert_eq!(left_out(&bundle, "conda").reason, LeftOutReason::VirtualEnvironment);
-    assert_eq!(left_out(&bundle, "env39").reason, LeftOutReason::VirtualEnvironment);
-    assert_eq!(left_out(&bundle, "__pycache__").reason, LeftOutReason::Cache);
+    assert_eq!(left_out(&bundle, ".git/").reason, LeftOutReason::VersionControl);
+    assert_eq!(left_out(&bundle, "vendored/.git/").reason, LeftOutReason::VersionControl);
+    assert_eq!(left_out(&bundle, "conda/").reason, LeftOutReason::VirtualEnvironment);
+    assert_eq!(left_out(&bundle, "env39/").reason, LeftOutReason::VirtualEnvironment);
+    assert_eq!(left_out(&bundle, "__pycache__/").reason, LeftOutReason::Cache);
     assert_eq!(left_out(&bundle, "model.ckpt").size_bytes, 2);
 }
 
@@ -141,7 +141,7 @@ fn measuring_what_stays_behind_has_an_end() {
         }
     }
     let bundle = bundled(folder.path());
-    let data = left_out(&bundle, "data");
+    let data = left_out(&bundle, "data/");
     assert!(data.at_least);
     assert!((4000..6000).contains(&data.size_bytes), "{}", data.size_bytes);
 }

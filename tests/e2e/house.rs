@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use gpulayer::client::{Client, Endpoint};
 use gpulayer::contract::ids::JobId;
-use gpulayer::contract::job::Job;
+use gpulayer::contract::job::{Job, Sequence};
+use gpulayer::contract::log::LogLine;
 use serde_json::{Value, json};
 
 /// The binary under test.
@@ -125,15 +126,18 @@ impl House {
         .await
     }
 
-    /// The job's log as (stream, text).
+    /// The texts of the job's log so far.
     pub async fn log(&self, id: JobId) -> Vec<String> {
-        let page: Value = self.client().get(&format!("/v1/jobs/{id}/logs?limit=10000")).await.unwrap();
-        page["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|line| line["text"].as_str().unwrap().to_owned())
-            .collect()
+        let (mut lines, mut after) = (Vec::new(), 0);
+        loop {
+            let path = format!("/v1/jobs/{id}/logs?limit=500&after={after}");
+            let page: Sequence<LogLine> = self.client().get(&path).await.unwrap();
+            if page.next_after == after {
+                return lines;
+            }
+            after = page.next_after;
+            lines.extend(page.items.into_iter().map(|line| line.text));
+        }
     }
 
     /// Waits for a line of the job's log.

@@ -216,6 +216,7 @@ impl Walk {
             (_, FileType::RegularFile) => (entry.stat.size_bytes, false),
             _ => (0, false),
         };
+        let path = if is_folder { path + "/" } else { path };
         self.left_out.push(LeftOut { path, reason, size_bytes, at_least });
     }
 
