@@ -108,7 +108,11 @@ fn read_file(path: &Path) -> Result<Map<String, Value>, CliError> {
     })?;
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let (format, value) = match extension {
-        "yaml" | "yml" => ("YAML", serde_saphyr::from_str::<Value>(&text).map_err(Into::into)),
+        // YAML 1.2: `yes` and `no` are words, as in `env: {ANSWER: yes}`.
+        "yaml" | "yml" => {
+            let words = serde_saphyr::options! { strict_booleans: true };
+            ("YAML", serde_saphyr::from_str_with_options::<Value>(&text, words).map_err(Into::into))
+        }
         "toml" => ("TOML", toml::from_str::<Value>(&text).map_err(Into::into)),
         _ => ("JSON", serde_json::from_str::<Value>(&text).map_err(Into::into)),
     };
@@ -444,20 +448,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let expected = json!({
             "workload": {"command": {"argv": ["true"]}}, "name": "flag",
-            "resources": {"memory_bytes": 2_147_483_648_u64}, "timeout_s": 5400, "env": {"X_s": "1m"},
+            "resources": {"memory_bytes": 2_147_483_648_u64}, "timeout_s": 5400, "env": {"X_s": "1m", "NO": "no"},
         });
         let files = [
             (
                 "s.json",
-                r#"{"name":"file","workload":{"command":{"argv":["true"]}},"resources":{"memory_bytes":"2GiB"},"timeout_s":"90m","env":{"X_s":"1m"}}"#,
+                r#"{"name":"file","workload":{"command":{"argv":["true"]}},"resources":{"memory_bytes":"2GiB"},"timeout_s":"90m","env":{"X_s":"1m","NO":"no"}}"#,
             ),
             (
                 "s.yaml",
-                "name: file\nworkload: {command: {argv: ['true']}}\nresources: {memory_bytes: 2GiB}\ntimeout_s: 90m\nenv: {X_s: 1m}\n",
+                "name: file\nworkload: {command: {argv: ['true']}}\nresources: {memory_bytes: 2GiB}\ntimeout_s: 90m\nenv: {X_s: 1m, NO: no}\n",
             ),
             (
                 "s.toml",
-                "name = 'file'\ntimeout_s = '90m'\nworkload.command.argv = ['true']\nresources.memory_bytes = '2GiB'\nenv.X_s = '1m'\n",
+                "name = 'file'\ntimeout_s = '90m'\nworkload.command.argv = ['true']\nresources.memory_bytes = '2GiB'\nenv.X_s = '1m'\nenv.NO = 'no'\n",
             ),
         ];
         for (name, text) in files {

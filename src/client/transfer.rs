@@ -114,6 +114,11 @@ impl Client {
         let target = artifact_path(digest);
         let operation = format!("PUT {target}");
         let mut file = File::open(path).await.map_err(|source| file_error("read", source))?;
+        let length = file.metadata().await.map_err(|source| file_error("read", source))?.len();
+        if length < size_bytes {
+            let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it became shorter");
+            return Err(file_error("send all of", source));
+        }
         file.seek(SeekFrom::Start(offset)).await.map_err(|source| file_error("read", source))?;
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
