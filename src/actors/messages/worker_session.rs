@@ -76,7 +76,7 @@ impl Drop for Gathering {
         let workers = self.workers.get_mut().map(std::mem::take).unwrap_or_default();
         if let Some(reply) = self.reply.get_mut().ok().and_then(Option::take) {
             let mut workers = workers;
-            workers.sort_by(|a, b| b.id.cmp(&a.id));
+            workers.sort_by_key(|worker| std::cmp::Reverse(worker.id));
             send(reply, workers);
         }
     }
