@@ -5,6 +5,7 @@
 
 mod error;
 mod house;
+mod housekeeping;
 mod ports;
 mod stop;
 mod storage_watch;
@@ -76,6 +77,7 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
         Arc::new(state),
     )?;
     storage_watch::start(store.ballast(), settings.min_free_bytes, house.desk.clone().recipient());
+    housekeeping::start(artifacts.clone());
     info!(
         socket = %options.unix_socket.display(),
         tcp = serving.tcp.map(|address| address.to_string()),
