@@ -66,8 +66,15 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus,
     }
     // From here on an interrupt is meant for the job, also while it is being submitted.
     let interrupts = Interrupts::listen()?;
-    let Some((id, _)) = submitted(context, &server, &args.spec).await? else {
-        return Ok(ExitStatus::SUCCESS);
+    let id = match submitted(context, &server, &args.spec).await {
+        Ok(Some((id, _))) => id,
+        Ok(None) => return Ok(ExitStatus::SUCCESS),
+        // Nothing ran, so there is no status of its own to end with.
+        Err(error @ CliError::Client(ClientError::Refused(_))) => {
+            say(error.rendered().trim_end());
+            return Ok(ExitStatus::NO_STATUS);
+        }
+        Err(error) => return Err(error),
     };
     followed(context, &server, id, Some(interrupts), args.to.as_deref()).await
 }

@@ -131,6 +131,18 @@ pub(super) fn reap_any() -> io::Result<Reaped> {
     })
 }
 
+/// The most memory this process itself ever had, in bytes. A child begins as its parent's image, and the kernel
+/// counts that as its peak: a child's peak that is no larger says nothing about the child.
+pub(super) fn own_peak_memory_bytes() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is valid for writes; a zeroed rusage is a valid one.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024)
+}
+
 /// Blocks every signal in this (the only) thread and returns a descriptor that becomes readable when a child
 /// ends. Close-on-exec, non-blocking.
 pub(super) fn child_signals() -> io::Result<OwnedFd> {

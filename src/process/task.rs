@@ -15,7 +15,7 @@ use super::lines::Lines;
 use super::resolve::{self, Refusal};
 use super::signal_name::signal_name;
 use super::spool::Spool;
-use super::system::{Reaped, reap_any};
+use super::system::{Reaped, own_peak_memory_bytes, reap_any};
 use super::tree::kill_descendants;
 use super::{ExitRecord, Launch, NotStarted, STOP_FILE, StopCause, StopSent, Wait};
 use crate::clock;
@@ -347,7 +347,8 @@ impl Task {
             started_at: self.started_at,
             ended_at: outcome.ended_at,
             duration: outcome.duration,
-            peak_memory_bytes: Some(self.peak_memory_bytes),
+            peak_memory_bytes: (self.peak_memory_bytes > own_peak_memory_bytes())
+                .then_some(self.peak_memory_bytes),
             last_n,
         };
         conclude(&mut self.claim, &record);

@@ -155,6 +155,15 @@ impl House {
     }
 }
 
+/// A test that fails leaves no daemon that a command started on demand.
+impl Drop for House {
+    fn drop(&mut self) {
+        if self.state().join("gpulayer.sock").exists() {
+            let _ = self.command(&["down", "--yes"]).output();
+        }
+    }
+}
+
 impl Daemon {
     pub fn pid(&self) -> u32 {
         self.child.id()
