@@ -35,7 +35,7 @@ use crate::journal::Journal;
 
 /// A worker has at most a few calls in flight; offers come in bursts.
 const MAILBOX: usize = 4_096;
-/// A parked acquire is never held longer, whatever the worker asks (SPEC section 3: `wait_s` ≤ 60).
+/// A parked acquire is never held longer, whatever the worker asks (CONTRACT, Requests and answers: long polls).
 const LONGEST_PARK: Seconds = Seconds::new(60);
 
 /// Whom a session tells.

@@ -169,7 +169,7 @@ impl CliError {
         matches!(self, CliError::Stdout { source } if source.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// SPEC section 9: 1 failed, 2 usage.
+    /// CONTRACT, Command line: 1 failed, 2 usage.
     pub(super) fn exit_status(&self) -> ExitStatus {
         match self {
             CliError::Flag { .. }

@@ -1,5 +1,5 @@
-//! The exit status of the process (SPEC section 9): a foreground job's own, or the number that says why there is
-//! none.
+//! The exit status of the process (CONTRACT, Command line): a foreground job's own, or the number that says why
+//! there is none.
 
 use std::process::ExitCode;
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_job_exits_as_the_spec_says() {
+    fn a_failed_job_exits_as_the_contract_says() {
         use EndReason::*;
         let table = [
             (ExitNonzero, Some(3), None, 3),

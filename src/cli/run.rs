@@ -291,7 +291,7 @@ fn cancel(client: Client, id: JobId, now: bool) {
     });
 }
 
-/// SPEC section 9: 75 when the connection is given up while the job still runs.
+/// 75 when the connection is given up while the job still runs (CONTRACT, Command line).
 fn given_up(error: CliError, id: Option<JobId>) -> Result<ExitStatus, CliError> {
     let connection = match &error {
         CliError::Client(error) => error.is_connection() || matches!(error, ClientError::NotStarted { .. }),

@@ -25,7 +25,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Decides both from the environment (SPEC section 9). Makes nothing.
+    /// Decides both from the environment (`docs/CONFIG.md`). Makes nothing.
     pub fn resolve(env: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         let named = |name| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = match named("GPULAYER_HOME") {
@@ -113,7 +113,7 @@ fn make_private(path: &Path) -> Result<(), ConfigError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fault)
 }
 
-/// SPEC section 9, `owner checked`: `/var/tmp` is everybody's, so what stands there may be a trap.
+/// `/var/tmp` is everybody's, so what stands there may be a trap.
 fn refuse_unless_mine(path: &Path) -> Result<(), ConfigError> {
     match std::fs::symlink_metadata(path) {
         Err(absent) if absent.kind() == io::ErrorKind::NotFound => Ok(()),

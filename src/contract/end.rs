@@ -1,4 +1,5 @@
-//! How things end: the closed list of reasons, who owns each, and which state follows from it (SPEC section 2).
+//! How things end: the closed list of reasons, who owns each, and which state follows from it
+//! (CONTRACT, Words and states).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -31,7 +32,7 @@ macro_rules! end_reasons {
         }
 
         impl EndReason {
-            /// All of them, in the order of SPEC section 2.
+            /// All of them, by owner.
             pub const ALL: &'static [EndReason] = &[$(EndReason::$name),*];
 
             /// The word on the wire.

@@ -13,7 +13,7 @@ use super::ids::{JobId, WorkerId};
 use super::problem::Warning;
 use super::quantity::Timestamp;
 
-/// A job's state (SPEC section 2).
+/// A job's state (CONTRACT, Words and states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
@@ -67,7 +67,7 @@ impl JobState {
         matches!(self, JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::TimedOut)
     }
 
-    /// SPEC section 2: the legal steps; nothing else is.
+    /// The legal steps (CONTRACT, Words and states); nothing else is.
     pub const fn may_become(self, next: JobState) -> bool {
         use JobState::{Cancelled, Failed, Provisioning, Queued, Running, Scheduled, Succeeded, TimedOut};
         match self {

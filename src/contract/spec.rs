@@ -157,7 +157,7 @@ impl JobSpec {
         Self::new(Workload::Command(Command { run: Run::Argv(argv), cwd: None }))
     }
 
-    /// SPEC section 3: `wait` when the job has one attempt, else `replace`.
+    /// `wait` when the job has one attempt, else `replace` (CONTRACT, The job spec).
     pub fn on_unreachable(&self) -> OnUnreachable {
         self.on_unreachable.unwrap_or(if self.retry.max_attempts == 1 {
             OnUnreachable::Wait

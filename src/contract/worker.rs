@@ -9,7 +9,7 @@ use super::end::End;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::quantity::{Cpus, Timestamp};
 
-/// A task's state (SPEC section 2).
+/// A task's state (CONTRACT, Words and states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
@@ -126,7 +126,7 @@ pub struct Capabilities {
     pub gpus: Vec<serde_json::Value>,
 }
 
-/// A worker's state (SPEC section 2).
+/// A worker's state (CONTRACT, Words and states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {

@@ -146,7 +146,8 @@ fn leave_after_failed_commit(error: StoreError) {
         "the database cannot be written: the daemon leaves. Everything acknowledged is on disk. \
          Make room or repair the disk, then start it again"
     );
-    // Not a panic and not a return: no actor may say another word (DESIGN: persist before you speak).
+    // Not a panic and not a return: no actor may say another word (docs/ARCHITECTURE.md: persist before you
+    // speak).
     std::process::exit(74);
 }
 

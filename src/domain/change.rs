@@ -145,7 +145,8 @@ pub struct TaskStanding {
     pub stop_cause: Option<StopCause>,
     /// How it ended.
     pub end: Option<Box<End>>,
-    /// Whether its resources on the worker are still taken although the task has ended (SPEC section 5, `stale`).
+    /// Whether its resources on the worker are still taken although the task has ended (CONTRACT, Leases and
+    /// loss).
     pub stale: bool,
 }
 

@@ -1,5 +1,6 @@
-//! The life of one job, from acceptance to its end: every step that SPEC section 2 allows, as a pure function
-//! that writes into a [`Ledger`] what to persist and whom to tell. Refusals change nothing.
+//! The life of one job, from acceptance to its end: every step that the contract allows (CONTRACT, Words and
+//! states), as a pure function that writes into a [`Ledger`] what to persist and whom to tell. Refusals change
+//! nothing.
 
 mod loss;
 mod place;
@@ -23,7 +24,8 @@ use crate::contract::worker::TaskState;
 pub use place::PlacementRefusal;
 pub use report::{Judged, ReportRefusal};
 
-/// Added to `timeout_s` in the server's own backstop, so that slow preparation never trips it (SPEC section 5).
+/// Added to `timeout_s` in the server's own backstop, so that slow preparation never trips it (CONTRACT,
+/// Leases and loss).
 pub const PREPARATION_ALLOWANCE: Seconds = Seconds::new(3600);
 /// Pause before a job is offered again after a worker declined it or never started it.
 pub const DECLINE_PAUSE: Seconds = Seconds::new(1);

@@ -1,5 +1,6 @@
 //! Deadlines of leases, on a monotonic clock in milliseconds. Which leases ran out is decided here and nowhere
-//! else (SPEC section 5); epochs are durable, these deadlines are not: after a restart each begins anew.
+//! else (CONTRACT, Leases and loss); epochs are durable, these deadlines are not: after a restart each begins
+//! anew.
 
 use std::collections::{BTreeSet, HashMap};
 

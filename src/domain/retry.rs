@@ -3,8 +3,9 @@
 use crate::contract::end::{EndReason, Owner};
 use crate::contract::spec::Retry;
 
-/// SPEC section 5: a retry only when attempts are left and the reason is asked for. `worker_lost` includes
-/// `worker_rebooted`; an owner's name stands for all its reasons; success and cancellation are never retried.
+/// A retry only when attempts are left and the reason is asked for (CONTRACT, Words and states). `worker_lost`
+/// includes `worker_rebooted`; an owner's name stands for all its reasons; success and cancellation are never
+/// retried.
 pub fn retries(retry: &Retry, attempt: u32, reason: EndReason) -> bool {
     attempt < retry.max_attempts
         && !matches!(reason, EndReason::Completed | EndReason::Cancelled | EndReason::QueueTimedOut)

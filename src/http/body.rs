@@ -13,7 +13,7 @@ use super::refusal::Refusal;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Fault;
 
-/// A JSON body, in bytes (SPEC section 3).
+/// A JSON body, in bytes (CONTRACT, Requests and answers).
 pub const JSON_LIMIT_BYTES: usize = 1024 * 1024;
 /// The body of a batch, in bytes.
 pub const BATCH_LIMIT_BYTES: usize = 64 * 1024 * 1024;
@@ -61,7 +61,7 @@ fn bad_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     Refusal::new(ErrorCode::BadJson, detail)
 }
 
-/// Refuses another content type than the one the call takes (SPEC section 3).
+/// Refuses another content type than the one the call takes (CONTRACT, Requests and answers).
 pub fn require_content_type(request: &HttpRequest, expected: &str) -> Result<(), Refusal> {
     let given = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = given.unwrap_or("").split(';').next().unwrap_or("").trim();

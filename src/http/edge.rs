@@ -93,7 +93,8 @@ fn name_problem(response: ServiceResponse<BoxBody>, request_id: &str) -> Service
     response.into_response(answer)
 }
 
-/// SPEC section 3: TCP checks `Host`, so that a web page cannot reach the daemon through a name of its own.
+/// TCP checks `Host`, so that a web page cannot reach the daemon through a name of its own (CONTRACT, Requests
+/// and answers).
 fn check_host(request: &HttpRequest, state: &EdgeState) -> Result<(), Refusal> {
     if matches!(request.conn_data::<Origin>(), Some(Origin::Unix { .. })) {
         return Ok(());

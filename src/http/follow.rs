@@ -17,7 +17,7 @@ use super::state::EdgeState;
 use crate::contract::job::Sequence;
 use crate::contract::quantity::Seconds;
 
-/// Between comments on a silent stream (SPEC section 3).
+/// Between comments on a silent stream (CONTRACT, Requests and answers).
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
 const PAGE_DEFAULT: u32 = 50;
 

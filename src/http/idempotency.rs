@@ -1,5 +1,5 @@
-//! `Idempotency-Key` (SPEC section 3): a key is used once per credential, method and path; the same body gets
-//! the same answer again, another body is refused.
+//! `Idempotency-Key` (CONTRACT, Requests and answers): a key is used once per credential, method
+//! and path; the same body gets the same answer again, another body is refused.
 
 use actix_web::HttpRequest;
 use sha2::{Digest, Sha256};

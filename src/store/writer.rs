@@ -35,7 +35,7 @@ pub trait CommitPort: Send {
     fn apply(&mut self, batch: &[Change], term: u64) -> Result<(), StoreError>;
 }
 
-/// How long used keys answer repeats (SPEC section 3).
+/// How long used keys answer repeats (CONTRACT, Requests and answers).
 pub const KEYS_KEPT: Seconds = Seconds::new(7 * 86_400);
 /// Old keys go in passing: at most so many with one commit, so that no commit pays for a backlog.
 const KEYS_PRUNED_AT_ONCE: i64 = 256;

@@ -1,4 +1,4 @@
-//! The states of SPEC section 2: exactly these arrows, and exactly these states for these reasons.
+//! The states as docs/CONTRACT.md has them: exactly these arrows, and exactly these states for these reasons.
 
 use gpulayer::contract::end::{EndReason, Owner};
 use gpulayer::contract::job::JobState;

@@ -1,4 +1,4 @@
-//! Events and log lines: pages, long polls and streams that resume, end and are cut as SPEC section 3 says.
+//! Events and log lines: pages, long polls and streams that resume, end and are cut as docs/CONTRACT.md says.
 
 use gpulayer::clock;
 use gpulayer::contract::event::EventType;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::domain::change::UsedKey;
 
-/// How long a key is remembered (SPEC section 3).
+/// How long a key is remembered (CONTRACT, Requests and answers).
 pub const KEPT: Seconds = Seconds::new(7 * 86_400);
 
 /// Half of a scope's hash → when it was used. A collision of halves sends the caller to the store, which knows

@@ -16,7 +16,7 @@ use crate::contract::spec::JobSpec;
 use crate::contract::worker::Worker;
 use crate::domain::change::{JobRecord, UsedKey};
 
-/// A keyed call's outcome (SPEC section 3, `Idempotency-Key`).
+/// A keyed call's outcome (CONTRACT, Requests and answers, `Idempotency-Key`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Keyed<T> {
     /// Done now, and on disk.

@@ -1,4 +1,4 @@
-//! Leases that run out, workers that come back (SPEC section 5).
+//! Leases that run out, workers that come back (CONTRACT, Leases and loss).
 
 use serde_json::json;
 

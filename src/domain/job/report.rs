@@ -156,7 +156,8 @@ impl LiveJob {
     }
 }
 
-/// SPEC section 2: an exit before the stop signal was sent stands as it is; after it, the cause names the end.
+/// An exit before the stop signal was sent stands as it is; after it, the cause names the end (CONTRACT, Words
+/// and states).
 /// The first cause wins, so a cancel that came after the shim's own timeout changes nothing.
 fn settled_end(run: &Run, finish: &Finish) -> End {
     let mut end = finish.end.clone();

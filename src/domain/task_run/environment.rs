@@ -1,4 +1,5 @@
-//! What a program finds around it: its command line and its allow-listed environment (SPEC section 7).
+//! What a program finds around it: its command line and its allow-listed environment (CONTRACT, On the
+//! worker).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -69,7 +69,7 @@ pub struct UncollectedOutput {
 }
 
 /// The end of an execution. An exit before the stop signal was sent stands as it is; after it, the cause of the
-/// stop names the end (SPEC section 2).
+/// stop names the end (CONTRACT, Words and states).
 pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutput]) -> End {
     let (exit_code, signal) = match &facts.exit {
         Exit::Exited { code } | Exit::NotFound { code, .. } => (Some(*code), None),
