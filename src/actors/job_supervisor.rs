@@ -132,7 +132,7 @@ impl JobSupervisor {
             .filter_map(|job| job.placed().map(|placed| (placed.task_id, job.id)))
             .collect();
         Self {
-            keys: Keys::remembered(restored.key_scopes, now()),
+            keys: Keys::remembered(restored.key_scopes),
             now,
             journal,
             reads,

@@ -15,6 +15,7 @@ mod outbox;
 mod pause;
 mod reporting;
 mod running;
+mod spares;
 mod staging;
 
 use std::collections::HashMap;
@@ -45,6 +46,7 @@ pub use kept::KeptWorkspaces;
 use outbox::Outbox;
 pub use pause::Pause;
 use reporting::Reported;
+use spares::Spares;
 
 /// Room for the events of a few hundred busy tasks; told by `do_send`, which never refuses.
 const MAILBOX: usize = 1024;
@@ -101,6 +103,7 @@ pub struct TaskRunner {
     around: Arc<Surroundings>,
     tasks: HashMap<TaskId, Task>,
     recovered: Vec<Recovered>,
+    spares: Spares,
     outbox: Outbox,
     flush_is_queued: bool,
     abandoned: Vec<Reply<()>>,
@@ -137,6 +140,8 @@ impl TaskRunner {
             .map_err(|source| RecoverError::Folder { path: tasks_folder.clone(), source })?;
         let recovered = adoption::recover(&tasks_folder, &options.boot_id, &options.shims).await?;
         let kept = KeptWorkspaces::new(options.folder.join("kept"));
+        let spare = options.folder.join("spare");
+        let spares = Spares::open(&spare).map_err(|source| RecoverError::Folder { path: spare, source })?;
         let bash = running::find_in_path("bash", &options.host_environment);
         let around = Surroundings { tasks_folder, options, kept, held: HeldTasks::default(), bash };
         for task in &recovered {
@@ -147,6 +152,7 @@ impl TaskRunner {
             around: Arc::new(around),
             tasks: HashMap::new(),
             recovered,
+            spares,
             outbox: Outbox::default(),
             flush_is_queued: false,
             abandoned: Vec::new(),
@@ -305,7 +311,9 @@ impl TaskRunner {
         if self.tasks.contains_key(&task_id) {
             return;
         }
-        match TaskFolder::create(&self.around.tasks_folder, &self.around.options.boot_id, &assignment) {
+        let around = &self.around;
+        let boot_id = &around.options.boot_id;
+        match TaskFolder::create(&around.tasks_folder, boot_id, &assignment, &mut self.spares) {
             Ok(folder) => {
                 self.around.held.insert(task_id, epoch, None, &assignment.spec.resources);
                 let mut effects = Vec::new();
@@ -407,7 +415,7 @@ impl TaskRunner {
             }
             Effect::RemoveFolder => {
                 if let Some(task) = self.forget(task_id) {
-                    remove_folder(task.folder);
+                    self.remove_folder(task.folder);
                 }
             }
             Effect::KeepWorkspace => {
@@ -477,6 +485,21 @@ impl TaskRunner {
         }
     }
 
+    fn remove_folder(&mut self, folder: TaskFolder) {
+        let failed = |path: &Path, error: io::Error| {
+            tracing::warn!(path = %path.display(), %error, "a task's folder cannot be removed");
+        };
+        match folder.remove_usual(&mut self.spares) {
+            Ok(true) => {}
+            Ok(false) => off_thread(move || {
+                if let Err(error) = folder.remove() {
+                    failed(folder.path(), error);
+                }
+            }),
+            Err(error) => failed(folder.path(), error),
+        }
+    }
+
     fn keep_workspace(&self, task: Task) {
         let kept = self.around.kept.clone();
         let expires_at = clock::now().plus(task.assignment.spec.workspace_ttl_s);
@@ -512,19 +535,4 @@ fn send_back(task_id: TaskId, errand: impl Future<Output = Event> + 'static, run
 /// Runs what may block for long on a thread for such things; nobody waits for it.
 fn off_thread(work: impl FnOnce() + Send + 'static) {
     drop(tokio::task::spawn_blocking(work));
-}
-
-fn remove_folder(folder: TaskFolder) {
-    let failed = |path: &Path, error: io::Error| {
-        tracing::warn!(path = %path.display(), %error, "a task's folder cannot be removed");
-    };
-    match folder.remove_usual() {
-        Ok(true) => {}
-        Ok(false) => off_thread(move || {
-            if let Err(error) = folder.remove() {
-                failed(folder.path(), error);
-            }
-        }),
-        Err(error) => failed(folder.path(), error),
-    }
 }

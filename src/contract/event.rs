@@ -43,7 +43,7 @@ event_types! {
     TaskDeclined "task_declined" "The worker did not take the task; `data.detail` says why.",
     TaskNotStarted "task_not_started" "The worker did not start the task in time.",
     TaskLost "task_lost" "The lease ran out or the machine restarted.",
-    TaskEnded "task_ended" "The task ended; `data.end` says how.",
+    TaskEnded "task_ended" "The task ended and another attempt follows; `data.end` says how. The last one's end is the job's.",
     StaleFinish "stale_finish" "A result of a lost task arrived late and was not published.",
 }
 

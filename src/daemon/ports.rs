@@ -132,4 +132,8 @@ impl KeptWorkspaces for LocalKept {
         let path = RelativePath::new(path).ok()?;
         self.0.as_ref()?.open(job_id, &path)
     }
+
+    fn discard(&self, job_id: JobId) -> std::io::Result<()> {
+        self.0.as_ref().map_or(Ok(()), |kept| kept.discard(job_id))
+    }
 }

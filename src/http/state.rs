@@ -28,6 +28,9 @@ pub trait TaskOwners: Send + Sync {
 pub trait KeptWorkspaces: Send + Sync {
     /// Opens `path` (relative to the workspace, never leaving it) of the job's newest kept workspace.
     fn open(&self, job_id: JobId, path: &str) -> Option<File>;
+
+    /// Drops what is kept of a job. Blocks.
+    fn discard(&self, job_id: JobId) -> std::io::Result<()>;
 }
 
 /// Numbers the daemon counts, for `/metrics`.

@@ -15,7 +15,7 @@ CREATE TABLE jobs (
     shape          TEXT    NOT NULL,
     warnings       TEXT    NOT NULL,
     spec           TEXT    NOT NULL
-);
+) WITHOUT ROWID;
 CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL;
 
 CREATE TABLE job_standings (
@@ -62,8 +62,8 @@ CREATE TABLE task_standings (
     end_json   TEXT,
     stale      INTEGER NOT NULL
 ) WITHOUT ROWID;
--- Not ended, or ended while the worker may still hold the process tree.
-CREATE INDEX task_standings_live ON task_standings (task_id) WHERE ended_at IS NULL OR stale;
+-- Ended while the worker may still hold the process tree: rare. Tasks that have not ended are found by their job.
+CREATE INDEX task_standings_stale ON task_standings (task_id) WHERE stale;
 
 -- `position` is the rowid, so events are only ever appended; the supervisor assigns both numbers.
 CREATE TABLE events (

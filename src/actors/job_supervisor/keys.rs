@@ -24,19 +24,18 @@ fn half(scope: &[u8; 32]) -> u64 {
 
 impl Keys {
     /// With the keys the store remembers.
-    pub fn remembered(scopes: impl IntoIterator<Item = [u8; 32]>, now: Timestamp) -> Self {
-        Self { used: scopes.into_iter().map(|scope| (half(&scope), now)).collect() }
+    pub fn remembered(scopes: impl IntoIterator<Item = ([u8; 32], Timestamp)>) -> Self {
+        Self { used: scopes.into_iter().map(|(scope, used_at)| (half(&scope), used_at)).collect() }
     }
 
-    /// Takes the key; `false` when it was taken before.
+    /// Takes the key; `false` when it was taken before and is still remembered.
     pub fn take(&mut self, key: &UsedKey) -> bool {
-        match self.used.entry(half(&key.scope)) {
-            std::collections::hash_map::Entry::Occupied(_) => false,
-            std::collections::hash_map::Entry::Vacant(vacant) => {
-                vacant.insert(key.used_at);
-                true
-            }
+        let before = self.used.get(&half(&key.scope));
+        if before.is_some_and(|before| key.used_at.since(*before) < KEPT) {
+            return false;
         }
+        self.used.insert(half(&key.scope), key.used_at);
+        true
     }
 
     /// Forgets those older than [`KEPT`].

@@ -20,8 +20,8 @@ pub struct Restoration {
     pub jobs: Vec<LiveJob>,
     /// Tasks that were given up and may still hold their place.
     pub stale: HashMap<TaskId, StaleTask>,
-    /// Scopes of the idempotency keys still remembered.
-    pub key_scopes: Vec<[u8; 32]>,
+    /// Scopes of the idempotency keys still remembered, and when each was used.
+    pub key_scopes: Vec<([u8; 32], Timestamp)>,
     /// Number of the newest event.
     pub position: u64,
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::RecoverError;
 use super::folder::TaskFolder;
 use super::running;
+use super::spares::Spares;
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::Assignment;
 use crate::domain::task_run::{Event, Found};
@@ -50,7 +51,8 @@ pub(super) async fn recover(
         };
         if found == Found::Unlaunched {
             // Staging may have come halfway.
-            TaskFolder::create(tasks_folder, boot_id, &file.assignment).map_err(unusable)?;
+            TaskFolder::create(tasks_folder, boot_id, &file.assignment, &mut Spares::default())
+                .map_err(unusable)?;
         }
         recovered.push(Recovered { assignment: file.assignment, folder, found, process });
     }

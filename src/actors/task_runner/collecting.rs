@@ -21,9 +21,9 @@ use crate::domain::task_run::{Collection, Event, UncollectedOutput};
 /// How long a server that has no room for an output is asked again.
 const ROOM_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether there is nothing to look for; an empty workspace goes by being looked at.
+/// Whether there is nothing to look for.
 pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
-    spec.outputs.is_empty() && (real_folder(spec).is_some() || folder.remove_empty_workspace())
+    spec.outputs.is_empty() && (real_folder(spec).is_some() || folder.workspace_is_empty())
 }
 
 /// Looks for what the task left, and publishes what its outputs declare. What cannot be brought stays in the kept

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::spares::Spares;
 use crate::artifacts::Snapshot;
 use crate::contract::protocol::Assignment;
 use crate::contract::spec::{JobSpec, Workload};
@@ -51,23 +52,34 @@ struct TaskFileRef<'a> {
 }
 
 impl TaskFolder {
-    /// Makes the folder of a new task, with an empty workspace. One that is there already (a start that was never
-    /// answered before the worker restarted) is made anew.
-    pub(super) fn create(tasks: &Path, boot_id: &str, assignment: &Assignment) -> io::Result<Self> {
+    /// Makes the folder of a new task, with an empty workspace, from a spare one if there is one. One that is there
+    /// already (a start that was never answered before the worker restarted) is made anew.
+    pub(super) fn create(
+        tasks: &Path,
+        boot_id: &str,
+        assignment: &Assignment,
+        spares: &mut Spares,
+    ) -> io::Result<Self> {
         let folder = Self { path: tasks.join(assignment.task_id.to_string()) };
-        let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
-        match make(&folder.path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                folder.remove()?;
-                make(&folder.path)?;
-            }
-            made => made?,
+        if !spares.take(&folder.path) {
+            folder.make()?;
         }
         let bytes = serde_json::to_vec(&TaskFileRef { boot_id, assignment })?;
         write_private(&folder.path.join(TASK_FILE), &bytes)?;
-        make(&folder.workspace())?;
-        make(&folder.tmp())?;
         Ok(folder)
+    }
+
+    fn make(&self) -> io::Result<()> {
+        let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
+        match make(&self.path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                self.remove()?;
+                make(&self.path)?;
+            }
+            made => made?,
+        }
+        make(&self.workspace())?;
+        make(&self.tmp())
     }
 
     /// A folder found after a restart, and what its `task.json` says; `None` when that is not whole.
@@ -118,37 +130,32 @@ impl TaskFolder {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Removes the workspace if it is empty; whether it was (or was gone already). One system call, and for most
-    /// tasks all the looking there has to be.
-    pub(super) fn remove_empty_workspace(&self) -> bool {
-        match fs::remove_dir(self.workspace()) {
-            Ok(()) => true,
+    /// Whether there is nothing in the workspace, or no workspace any more.
+    pub(super) fn workspace_is_empty(&self) -> bool {
+        match fs::read_dir(self.workspace()) {
+            Ok(mut entries) => entries.next().is_none(),
             Err(error) => error.kind() == ErrorKind::NotFound,
         }
     }
 
-    /// Removes everything, by name when only the usual is there. Blocks for long only when there is much.
+    /// Removes everything, however much there is. Blocks.
     pub(super) fn remove(&self) -> io::Result<()> {
-        if self.remove_usual()? {
-            return Ok(());
-        }
         remove_tree(&self.path)
     }
 
-    /// Removes the folder if it holds nothing but what every task leaves; whether it did.
-    pub(super) fn remove_usual(&self) -> io::Result<bool> {
-        let workspace_gone = self.remove_empty_workspace();
-        let tmp_gone = gone(fs::remove_dir(self.tmp()));
-        if !(workspace_gone && tmp_gone) {
-            return Ok(false);
-        }
+    /// Makes the folder a spare one, or removes it if it holds nothing but what every task leaves; whether it is gone.
+    pub(super) fn remove_usual(&self, spares: &mut Spares) -> io::Result<bool> {
         for name in LEFTOVERS {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        Ok(gone(fs::remove_dir(&self.path)))
+        if spares.give(self) {
+            return Ok(true);
+        }
+        let emptied = gone(fs::remove_dir(self.workspace())) && gone(fs::remove_dir(self.tmp()));
+        Ok(emptied && gone(fs::remove_dir(&self.path)))
     }
 
     /// Moves the folder away, then drops all of it but the workspace.
@@ -228,25 +235,25 @@ mod tests {
     #[test]
     fn a_new_folder_can_be_read_back_and_goes_by_name() {
         let tasks = tempfile::tempdir().unwrap();
-        let folder = TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment(), &mut Spares::default()).unwrap();
         let (found, file) = TaskFolder::found(folder.path().to_owned());
         let file = file.unwrap();
         assert_eq!((found, file.boot_id.as_str(), file.assignment), (folder.clone(), "boot", assignment()));
         fs::write(folder.path().join(process::SHIM_FILE), "{}").unwrap();
-        assert!(folder.remove_usual().unwrap());
+        assert!(folder.remove_usual(&mut Spares::default()).unwrap());
         assert!(!folder.path().exists());
     }
 
     #[test]
     fn what_a_program_left_goes_too() {
         let tasks = tempfile::tempdir().unwrap();
-        let folder = TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment(), &mut Spares::default()).unwrap();
         let closed = folder.workspace().join("closed");
         fs::create_dir(&closed).unwrap();
         fs::write(closed.join("file"), "x").unwrap();
         std::os::unix::fs::symlink("/", folder.tmp().join("root")).unwrap();
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
-        assert!(!folder.remove_usual().unwrap());
+        assert!(!folder.remove_usual(&mut Spares::default()).unwrap());
         folder.remove().unwrap();
         assert!(!folder.path().exists());
         assert!(Path::new("/").exists());
@@ -255,11 +262,11 @@ mod tests {
     #[test]
     fn a_half_written_task_file_is_none() {
         let tasks = tempfile::tempdir().unwrap();
-        let folder = TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment(), &mut Spares::default()).unwrap();
         fs::write(folder.path().join(TASK_FILE), "{\"boot_id\":").unwrap();
         assert!(TaskFolder::found(folder.path().to_owned()).1.is_none());
         // A start that is reported again begins with a fresh folder.
-        TaskFolder::create(tasks.path(), "boot", &assignment()).unwrap();
+        TaskFolder::create(tasks.path(), "boot", &assignment(), &mut Spares::default()).unwrap();
         assert!(TaskFolder::found(folder.path().to_owned()).1.is_some());
     }
 }

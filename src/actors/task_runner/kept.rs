@@ -86,6 +86,7 @@ mod tests {
     use std::io::Read;
     use std::sync::Arc;
 
+    use super::super::spares::Spares;
     use super::*;
     use crate::contract::ids::TaskId;
     use crate::contract::protocol::Assignment;
@@ -102,7 +103,7 @@ mod tests {
             attempt: 1,
             spec: Arc::new(JobSpec::command(["true"])),
         };
-        let task = TaskFolder::create(worker.path(), "boot", &assignment).unwrap();
+        let task = TaskFolder::create(worker.path(), "boot", &assignment, &mut Spares::default()).unwrap();
         fs::create_dir(task.workspace().join("deep")).unwrap();
         fs::write(task.workspace().join("deep/core.txt"), "dumped").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", task.workspace().join("link")).unwrap();

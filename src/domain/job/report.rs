@@ -107,7 +107,9 @@ impl LiveJob {
         let (placed, run) = (placed.clone(), *run);
         let end = settled_end(&run, finish);
         self.task_moved(ledger, &placed, Some(&run), TaskEnd::ended(&end));
-        self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
+        if self.tries_again(&placed, &run, &end) {
+            self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
+        }
         self.release(ledger, &placed);
         let results = JobResults {
             outputs: finish.outputs.clone(),
@@ -138,7 +140,7 @@ impl LiveJob {
         reported: Option<End>,
     ) {
         let retry = &placed.spec.retry;
-        if run.stop.is_none() && retries(retry, self.attempt, end.reason) {
+        if self.tries_again(placed, run, &end) {
             self.attempt += 1;
             self.avoid = retry.avoid_worker.then_some(placed.worker);
             self.spec = Some(placed.spec.clone());
@@ -147,6 +149,10 @@ impl LiveJob {
             let task = reported.map(|reported| (placed.task_id, reported));
             self.end(ledger, end, task, run.cancel_requested_at());
         }
+    }
+
+    fn tries_again(&self, placed: &Placed, run: &Run, end: &End) -> bool {
+        run.stop.is_none() && retries(&placed.spec.retry, self.attempt, end.reason)
     }
 
     /// The lease is over and the worker's resources are free.

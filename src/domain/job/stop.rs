@@ -82,10 +82,12 @@ impl LiveJob {
     }
 
     fn end_unstarted(&mut self, ledger: &mut Ledger, reason: EndReason, detail: Option<String>) {
-        let end = End::of(reason, detail);
+        let end = End::of(reason, detail.clone());
         if let Stage::Scheduled(placed) = &self.stage {
             let placed = placed.clone();
-            self.task_moved(ledger, &placed, None, TaskEnd::ended(&end));
+            // A task that has not started can only be cancelled, whatever ended its job.
+            let task_end = End::of(EndReason::Cancelled, detail);
+            self.task_moved(ledger, &placed, None, TaskEnd::ended(&task_end));
             self.release(ledger, &placed);
         } else {
             ledger.tell(Notice::Unqueued(self.id));

@@ -148,7 +148,14 @@ pub async fn purge(
         // Lines that a stop in between leaves behind belong to no job and go with the next clean-up.
         let _ = state.ports.logs.purge(job_id).await;
         let (reads, artifacts) = (state.ports.reads.clone(), state.ports.artifacts.clone());
-        blocking(move || remove_unnamed(&named, &reads, &artifacts)).await?;
+        let kept = state.ports.kept.clone();
+        blocking(move || {
+            if let Err(error) = kept.discard(job_id) {
+                tracing::warn!(%job_id, %error, "a kept workspace cannot be removed");
+            }
+            remove_unnamed(&named, &reads, &artifacts)
+        })
+        .await?;
     }
     gone(replayed)
 }

@@ -117,16 +117,19 @@ impl Reads {
         row.map(UsedKeyRow::read).transpose()
     }
 
-    /// The scopes of all keys used at or after `since`, oldest first.
-    pub fn used_key_scopes(&self, since: Timestamp) -> Result<Vec<[u8; 32]>, StoreError> {
-        let rows: Vec<Vec<u8>> = self.pool.query("the used keys", |connection| {
+    /// The scopes of all keys used at or after `since` and when, oldest first.
+    pub fn used_key_scopes(&self, since: Timestamp) -> Result<Vec<([u8; 32], Timestamp)>, StoreError> {
+        let rows: Vec<(Vec<u8>, i64)> = self.pool.query("the used keys", |connection| {
             used_keys::table
                 .filter(used_keys::used_at.ge(since.micros()))
                 .order(used_keys::rowid)
-                .select(used_keys::scope)
+                .select((used_keys::scope, used_keys::used_at))
                 .load(connection)
         })?;
-        rows.iter().map(|bytes| hash(bytes, "used_keys.scope")).collect()
+        let read = |(scope, used_at): &(Vec<u8>, i64)| {
+            Ok((hash(scope, "used_keys.scope")?, Timestamp::from_micros(*used_at)))
+        };
+        rows.iter().map(read).collect()
     }
 
     /// Whether a job other than `except` names or produced this artifact.

@@ -75,15 +75,27 @@ impl Reads {
             .collect()
     }
 
-    /// Tasks that have not ended, and ended ones whose resources may still be taken; oldest first.
+    /// Tasks that have not ended, and ended ones whose resources may still be taken; the former first.
     pub fn live_tasks(&self) -> Result<Vec<(TaskRecord, TaskStanding)>, StoreError> {
         let rows: Vec<(TaskRow, TaskStandingRow)> = self.pool.query("the live tasks", |connection| {
-            task_standings::table
+            let columns = (TaskRow::as_select(), TaskStandingRow::as_select());
+            // A task has not ended only while its job has not.
+            let mut rows: Vec<_> = job_standings::table
+                .inner_join(tasks::table.on(tasks::job_id.eq(job_standings::job_id)))
+                .inner_join(task_standings::table.on(task_standings::task_id.eq(tasks::id)))
+                .filter(job_standings::ended_at.is_null())
+                .filter(task_standings::ended_at.is_null())
+                .order(tasks::id)
+                .select(columns)
+                .load(connection)?;
+            let stale = task_standings::table
                 .inner_join(tasks::table)
-                .filter(task_standings::ended_at.is_null().or(task_standings::stale))
+                .filter(task_standings::stale)
                 .order(task_standings::task_id)
-                .select((TaskRow::as_select(), TaskStandingRow::as_select()))
-                .load(connection)
+                .select(columns)
+                .load(connection)?;
+            rows.extend(stale);
+            Ok(rows)
         })?;
         rows.into_iter().map(|(row, standing)| Ok((row.read()?, standing.read()?))).collect()
     }

@@ -1,0 +1,160 @@
+//! Emptied task folders, kept for the next tasks. Making and removing three folders costs a short task more than
+//! all its other file work (measured on ext4: 145 µs of CPU against 31 for this way).
+//!
+//! Only a folder in which everything is as it was made is kept: nothing in it but the empty workspace and the empty
+//! temporary folder, and these with their owner and their mode.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, FileType, fstat};
+
+use super::folder::{TaskFolder, remove_tree};
+use crate::artifacts::open_folder;
+
+/// More than are in use at once on most machines.
+const MOST: usize = 64;
+
+/// Folders ready to be used again. The default keeps none.
+#[derive(Debug, Default)]
+pub(super) struct Spares {
+    folder: Option<PathBuf>,
+    ready: Vec<PathBuf>,
+    kept: u64,
+}
+
+impl Spares {
+    /// Keeps them beneath `folder`, which must be on the file system of the tasks; clears what is there.
+    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+        remove_tree(folder)?;
+        fs::create_dir(folder)?;
+        Ok(Self { folder: Some(folder.to_owned()), ready: Vec::new(), kept: 0 })
+    }
+
+    /// Moves one to this path, where nothing may be; `false` = there is none.
+    pub(super) fn take(&mut self, to: &Path) -> bool {
+        self.ready.pop().is_some_and(|spare| fs::rename(spare, to).is_ok())
+    }
+
+    /// Takes over a finished task's folder, its files gone; `false` = it is not as it was made.
+    pub(super) fn give(&mut self, task: &TaskFolder) -> bool {
+        let Some(folder) = &self.folder else { return false };
+        if self.ready.len() == MOST || !is_pristine(task) {
+            return false;
+        }
+        self.kept += 1;
+        let spare = folder.join(self.kept.to_string());
+        let moved = fs::rename(task.path(), &spare).is_ok();
+        if moved {
+            self.ready.push(spare);
+        }
+        moved
+    }
+}
+
+fn is_pristine(task: &TaskFolder) -> bool {
+    holds_only(task.path(), &["workspace", "tmp"])
+        && holds_only(&task.workspace(), &[])
+        && holds_only(&task.tmp(), &[])
+}
+
+/// Whether this is a folder of ours with its first mode and just these entries. A link is no folder.
+fn holds_only(path: &Path, names: &[&str]) -> bool {
+    let look = || -> io::Result<bool> {
+        let folder = open_folder(path)?;
+        let stat = fstat(&folder)?;
+        let own = stat.st_uid == rustix::process::geteuid().as_raw()
+            && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+            && stat.st_mode & 0o7777 == 0o700;
+        let known =
+            |name: &[u8]| name == b"." || name == b".." || names.iter().any(|known| known.as_bytes() == name);
+        for entry in Dir::read_from(folder.as_fd())? {
+            if !known(entry?.file_name().to_bytes()) {
+                return Ok(false);
+            }
+        }
+        Ok(own)
+    };
+    look().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::contract::ids::{JobId, TaskId};
+    use crate::contract::protocol::Assignment;
+    use crate::contract::spec::JobSpec;
+
+    fn assignment(number: u128) -> Assignment {
+        Assignment {
+            task_id: TaskId::from_u128(number),
+            job_id: JobId::from_u128(9),
+            epoch: 1,
+            attempt: 1,
+            spec: Arc::new(JobSpec::command(["true"])),
+        }
+    }
+
+    struct Scene {
+        worker: tempfile::TempDir,
+        spares: Spares,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let worker = tempfile::tempdir().unwrap();
+            fs::create_dir(worker.path().join("tasks")).unwrap();
+            let spares = Spares::open(&worker.path().join("spare")).unwrap();
+            Self { worker, spares }
+        }
+
+        fn task(&mut self, number: u128) -> TaskFolder {
+            let tasks = self.worker.path().join("tasks");
+            TaskFolder::create(&tasks, "boot", &assignment(number), &mut self.spares).unwrap()
+        }
+    }
+
+    #[test]
+    fn an_untouched_folder_is_used_again_and_shows_nothing_of_its_first_task() {
+        let mut scene = Scene::new();
+        let first = scene.task(1);
+        assert!(first.remove_usual(&mut scene.spares).unwrap());
+        assert!(!first.path().exists());
+        assert_eq!(scene.spares.ready.len(), 1);
+        let second = scene.task(2);
+        assert!(scene.spares.ready.is_empty(), "it was taken");
+        assert!(holds_only(&second.workspace(), &[]) && holds_only(&second.tmp(), &[]));
+        let (_, file) = TaskFolder::found(second.path().to_owned());
+        assert_eq!(file.unwrap().assignment.task_id, TaskId::from_u128(2));
+    }
+
+    #[test]
+    fn a_folder_that_a_program_changed_is_not_used_again() {
+        type Change = fn(&TaskFolder);
+        let changes: [Change; 5] = [
+            |task| fs::write(task.workspace().join("left"), "x").unwrap(),
+            |task| fs::write(task.tmp().join("left"), "x").unwrap(),
+            |task| fs::write(task.path().join("stray"), "x").unwrap(),
+            |task| fs::set_permissions(task.workspace(), fs::Permissions::from_mode(0o755)).unwrap(),
+            |task| {
+                fs::remove_dir(task.workspace()).unwrap();
+                std::os::unix::fs::symlink("/", task.workspace()).unwrap();
+            },
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut scene = Scene::new();
+            let task = scene.task(number as u128);
+            change(&task);
+            if !task.remove_usual(&mut scene.spares).unwrap() {
+                task.remove().unwrap();
+            }
+            assert!(scene.spares.ready.is_empty(), "change {number}");
+            assert!(!task.path().exists());
+        }
+    }
+}
