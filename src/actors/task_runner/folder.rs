@@ -23,12 +23,12 @@ use crate::contract::protocol::Assignment;
 use crate::contract::spec::{JobSpec, Workload};
 use crate::process;
 
-const TASK_FILE: &str = "task.json";
+pub(super) const TASK_FILE: &str = "task.json";
 const BEFORE_FILE: &str = "before.json";
-const WORKSPACE: &str = "workspace";
-const TMP: &str = "tmp";
-/// All that a finished task usually leaves beside its workspace, most of it not always.
-const LEFTOVERS: [&str; 4] = [process::SPOOL_FILE, process::SHIM_FILE, TASK_FILE, process::STOP_FILE];
+pub(super) const WORKSPACE: &str = "workspace";
+pub(super) const TMP: &str = "tmp";
+/// All that a finished task usually leaves beside its workspace and its `task.json`.
+const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 
 /// The folder of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,15 +145,11 @@ impl TaskFolder {
 
     /// Makes the folder a spare one, or removes it if it holds nothing but what every task leaves; whether it is gone.
     pub(super) fn remove_usual(&self, spares: &mut Spares) -> io::Result<bool> {
-        for name in LEFTOVERS {
-            match fs::remove_file(self.path.join(name)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
+        remove_files(&self.path, &LEFTOVERS)?;
         if spares.give(self) {
             return Ok(true);
         }
+        remove_files(&self.path, &[TASK_FILE])?;
         let emptied = gone(fs::remove_dir(self.workspace())) && gone(fs::remove_dir(self.tmp()));
         Ok(emptied && gone(fs::remove_dir(&self.path)))
     }
@@ -161,12 +157,8 @@ impl TaskFolder {
     /// Moves the folder away, then drops all of it but the workspace.
     pub(super) fn keep_workspace(&self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
-        for name in LEFTOVERS.iter().chain([&BEFORE_FILE]) {
-            match fs::remove_file(to.join(name)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
+        remove_files(to, &LEFTOVERS)?;
+        remove_files(to, &[TASK_FILE, BEFORE_FILE])?;
         remove_tree(&to.join(TMP))
     }
 }
@@ -177,6 +169,17 @@ pub(super) fn real_folder(spec: &JobSpec) -> Option<&Path> {
         return None;
     };
     command.cwd.as_deref().map(Path::new).filter(|cwd| cwd.is_absolute())
+}
+
+/// Removes those of these files that are there.
+fn remove_files(folder: &Path, names: &[&str]) -> io::Result<()> {
+    for name in names {
+        match fs::remove_file(folder.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn gone(removed: io::Result<()>) -> bool {
