@@ -124,7 +124,7 @@ fn what_stays_by_rule_is_named_with_its_size() {
     let data = left_out(&bundle, "data/");
     assert_eq!((data.reason, data.size_bytes, data.at_least), (LeftOutReason::Ignored, (4 << 30) + 2, false));
     assert_eq!(left_out(&bundle, ".git/").reason, LeftOutReason::VersionControl);
-    assert_eq!(left_out(&bundle, "vendored/.git/").reason, LeftOutReason::VersionControl);
+    assert_eq!(left_out(&bundle, "vendored/.git").reason, LeftOutReason::VersionControl);
     assert_eq!(left_out(&bundle, "conda/").reason, LeftOutReason::VirtualEnvironment);
     assert_eq!(left_out(&bundle, "env39/").reason, LeftOutReason::VirtualEnvironment);
     assert_eq!(left_out(&bundle, "__pycache__/").reason, LeftOutReason::Cache);

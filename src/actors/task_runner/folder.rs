@@ -28,7 +28,7 @@ const BEFORE_FILE: &str = "before.json";
 pub(super) const WORKSPACE: &str = "workspace";
 pub(super) const TMP: &str = "tmp";
 /// All that a finished task usually leaves beside its workspace and its `task.json`.
-const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
+pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 
 /// The folder of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,10 +145,10 @@ impl TaskFolder {
 
     /// Makes the folder a spare one, or removes it if it holds nothing but what every task leaves; whether it is gone.
     pub(super) fn remove_usual(&self, spares: &mut Spares) -> io::Result<bool> {
-        remove_files(&self.path, &LEFTOVERS)?;
         if spares.give(self) {
             return Ok(true);
         }
+        remove_files(&self.path, &LEFTOVERS)?;
         remove_files(&self.path, &[TASK_FILE])?;
         let emptied = gone(fs::remove_dir(self.workspace())) && gone(fs::remove_dir(self.tmp()));
         Ok(emptied && gone(fs::remove_dir(&self.path)))

@@ -6,14 +6,16 @@
 //! stays, because a new file is dear too; it names another task, so an adoption that finds it there before it is
 //! written anew takes the folder for the remains that it is.
 
+use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, fstat};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat};
 
-use super::folder::{TASK_FILE, TMP, TaskFolder, WORKSPACE, remove_tree};
+use super::folder::{LEFTOVERS, TASK_FILE, TMP, TaskFolder, WORKSPACE, remove_tree};
 use crate::artifacts::open_folder;
 
 /// More than are in use at once on most machines.
@@ -25,6 +27,7 @@ pub(super) struct Spares {
     folder: Option<PathBuf>,
     ready: Vec<PathBuf>,
     kept: u64,
+    owner: u32,
 }
 
 impl Spares {
@@ -32,7 +35,8 @@ impl Spares {
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         remove_tree(folder)?;
         fs::create_dir(folder)?;
-        Ok(Self { folder: Some(folder.to_owned()), ready: Vec::new(), kept: 0 })
+        let owner = rustix::process::geteuid().as_raw();
+        Ok(Self { folder: Some(folder.to_owned()), ready: Vec::new(), kept: 0, owner })
     }
 
     /// Moves one to this path, where nothing may be; `false` = there is none.
@@ -40,10 +44,11 @@ impl Spares {
         self.ready.pop().is_some_and(|spare| fs::rename(spare, to).is_ok())
     }
 
-    /// Takes over a finished task's folder, its files gone; `false` = it is not as it was made.
+    /// Takes over a finished task's folder, after removing the files a task usually leaves there; `false` = it is not as
+    /// it was made.
     pub(super) fn give(&mut self, task: &TaskFolder) -> bool {
         let Some(folder) = &self.folder else { return false };
-        if self.ready.len() == MOST || !is_pristine(task) {
+        if self.ready.len() == MOST || !matches!(self.is_pristine(task), Ok(true)) {
             return false;
         }
         self.kept += 1;
@@ -54,32 +59,41 @@ impl Spares {
         }
         moved
     }
-}
 
-fn is_pristine(task: &TaskFolder) -> bool {
-    holds_only(task.path(), &[WORKSPACE, TMP, TASK_FILE])
-        && holds_only(&task.workspace(), &[])
-        && holds_only(&task.tmp(), &[])
-}
-
-/// Whether this is a folder of ours with its first mode and just these entries. A link is no folder.
-fn holds_only(path: &Path, names: &[&str]) -> bool {
-    let look = || -> io::Result<bool> {
-        let folder = open_folder(path)?;
-        let stat = fstat(&folder)?;
-        let own = stat.st_uid == rustix::process::geteuid().as_raw()
-            && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-            && stat.st_mode & 0o7777 == 0o700;
-        let known =
-            |name: &[u8]| name == b"." || name == b".." || names.iter().any(|known| known.as_bytes() == name);
-        for entry in Dir::read_from(folder.as_fd())? {
-            if !known(entry?.file_name().to_bytes()) {
+    fn is_pristine(&self, task: &TaskFolder) -> io::Result<bool> {
+        let folder = open_folder(task.path())?;
+        for name in names(folder.as_fd())? {
+            if LEFTOVERS.iter().any(|leftover| leftover.as_bytes() == name.to_bytes()) {
+                rustix::fs::unlinkat(&folder, &*name, AtFlags::empty())?;
+            } else if ![WORKSPACE, TMP, TASK_FILE].iter().any(|known| known.as_bytes() == name.to_bytes()) {
                 return Ok(false);
             }
         }
-        Ok(own)
-    };
-    look().unwrap_or(false)
+        Ok(self.is_new(folder.as_fd(), WORKSPACE)? && self.is_new(folder.as_fd(), TMP)?)
+    }
+
+    /// Whether this is an empty folder of ours with its first mode. A link is no folder.
+    fn is_new(&self, parent: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+        let folder = rustix::fs::openat(parent, name, FOLDER, Mode::empty())?;
+        let stat = fstat(&folder)?;
+        Ok(stat.st_uid == self.owner && stat.st_mode & 0o7777 == 0o700 && names(folder.as_fd())?.is_empty())
+    }
+}
+
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The entries of a folder that was just opened.
+fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(folder, &mut buffer);
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -130,7 +144,7 @@ mod tests {
         assert_eq!(scene.spares.ready.len(), 1);
         let second = scene.task(2);
         assert!(scene.spares.ready.is_empty(), "it was taken");
-        assert!(holds_only(&second.workspace(), &[]) && holds_only(&second.tmp(), &[]));
+        assert!(second.workspace_is_empty() && fs::read_dir(second.tmp()).unwrap().next().is_none());
         let (_, file) = TaskFolder::found(second.path().to_owned());
         assert_eq!(file.unwrap().assignment.task_id, TaskId::from_u128(2));
     }

@@ -100,7 +100,7 @@ impl Walk {
             };
             if !path.is_empty() {
                 if is_virtual_environment(&listing) {
-                    self.leave_out(path, LeftOutReason::VirtualEnvironment);
+                    self.leave_out(path + "/", LeftOutReason::VirtualEnvironment);
                     continue;
                 }
                 self.entries.push(PlanEntry { path: path.clone(), kind: PlanKind::Folder });
