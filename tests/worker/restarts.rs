@@ -57,7 +57,7 @@ fn a_task_that_ended_while_its_worker_was_away_is_finished_by_the_next() {
     server.until_line(task_id, "before");
     stop(worker);
     std::fs::write(go, "").unwrap();
-    until("the program's end", || server.task_folder(task_id).join("exit.json").exists());
+    until("the program's end", || server.has_ended(task_id));
 
     let worker = server.start_worker();
     let finish = server.finish_of(task_id);

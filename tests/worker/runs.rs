@@ -120,7 +120,7 @@ fn results_wait_for_a_server_that_is_away() {
     server.until_line(task_id, "before");
     server.change(|record| record.unreachable = true);
     std::fs::write(go, "").unwrap();
-    until("the program's end", || server.task_folder(task_id).join("exit.json").exists());
+    until("the program's end", || server.has_ended(task_id));
     assert_eq!(server.lines_of(task_id), ["before"]);
     server.change(|record| record.unreachable = false);
     assert_eq!(server.finish_of(task_id).end.reason, EndReason::Completed);

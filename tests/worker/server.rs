@@ -21,6 +21,7 @@ use gpulayer::contract::protocol::*;
 use gpulayer::contract::quantity::{Cpus, Seconds};
 use gpulayer::contract::spec::{Command, JobSpec, Run, Workload};
 use gpulayer::contract::worker::WorkerKind;
+use gpulayer::process::ExitRecord;
 use gpulayer::worker::{Farewell, Worker, WorkerEnd, WorkerHandle, WorkerOptions};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
@@ -75,6 +76,11 @@ impl Server {
 
     pub fn task_folder(&self, task_id: TaskId) -> PathBuf {
         self.worker_folder().join("tasks").join(task_id.to_string())
+    }
+
+    /// Whether the task's shim has written down how its program ended.
+    pub fn has_ended(&self, task_id: TaskId) -> bool {
+        ExitRecord::read(&self.task_folder(task_id)).unwrap().is_some()
     }
 
     pub fn start_worker(self: &Arc<Self>) -> WorkerHandle {
