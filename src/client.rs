@@ -383,6 +383,8 @@ impl Retry {
             ClientError::Cut { .. } => self.was_cut = true,
             // It is leaving, or not there yet: what comes after it answers.
             ClientError::Refused(problem) if problem.code == ErrorCode::NotReady => self.was_cut = true,
+            // Somebody else sends the same artifact, or too much is waiting.
+            ClientError::Refused(problem) if problem.code == ErrorCode::Overloaded => {}
             ClientError::Unreachable { .. } if self.was_cut => {}
             _ => return false,
         }

@@ -42,7 +42,7 @@ pub enum ArtifactError {
         /// [`super::Limits::max_artifact_bytes`].
         limit_bytes: u64,
     },
-    /// Another upload of the same digest did not end within [`super::Limits::upload_wait`]; worth a retry.
+    /// Another upload of the same digest is live; worth a retry.
     #[error("another upload of {digest} is under way")]
     UploadBusy {
         /// The digest both want to send.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
 
@@ -26,13 +26,11 @@ pub(super) const PIN: Duration = Duration::from_secs(24 * 3600);
 pub struct Limits {
     /// Largest artifact in bytes.
     pub max_artifact_bytes: u64,
-    /// How long a second upload of a digest waits for the first.
-    pub upload_wait: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_artifact_bytes: 1 << 40, upload_wait: Duration::from_secs(30) }
+        Self { max_artifact_bytes: 1 << 40 }
     }
 }
 
@@ -47,7 +45,6 @@ pub(super) struct Shared {
     pub(super) folder: PathBuf,
     pub(super) limits: Limits,
     pub(super) uploads: Mutex<Uploads>,
-    pub(super) upload_ended: Condvar,
     /// Read by whoever pins or adds, written by whoever removes: a digest that was just promised to be here
     /// must not vanish between the look at its age and the removal.
     pub(super) removal: RwLock<()>,
@@ -74,7 +71,6 @@ impl ArtifactStore {
             folder: folder.to_owned(),
             limits,
             uploads: Mutex::default(),
-            upload_ended: Condvar::new(),
             removal: RwLock::new(()),
             next_import: AtomicU64::new(0),
         };

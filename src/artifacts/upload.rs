@@ -1,10 +1,9 @@
 //! One upload: bytes appended to a partial file and hashed as they come, resumable after a cut, a suspension or
-//! a restart. At most one upload per digest is live; a second one waits and then finds the artifact present.
+//! a restart. At most one upload per digest is live; a second one is refused at once, so that it holds no thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
 
@@ -64,13 +63,13 @@ struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.store.shared.uploads.lock().live.remove(&self.digest);
-        self.store.shared.upload_ended.notify_all();
     }
 }
 
 impl ArtifactStore {
     /// Starts or takes up the upload of `digest` at byte `offset`. 0 starts over; an offset below what was
-    /// received drops what lies behind it. Blocks while another upload of the digest is live.
+    /// received drops what lies behind it. [`ArtifactError::UploadBusy`] while another upload of the digest is
+    /// live: whoever sends it waits, not a thread here.
     pub fn begin(&self, digest: Digest, offset: u64) -> Result<Begun, ArtifactError> {
         let claim = self.claim(digest)?;
         if self.touch(digest)?
@@ -123,12 +122,8 @@ impl ArtifactStore {
     }
 
     fn claim(&self, digest: Digest) -> Result<Claim, ArtifactError> {
-        let until = Instant::now() + self.shared.limits.upload_wait;
-        let mut uploads = self.shared.uploads.lock();
-        while !uploads.live.insert(digest) {
-            if self.shared.upload_ended.wait_until(&mut uploads, until).timed_out() {
-                return Err(ArtifactError::UploadBusy { digest });
-            }
+        if !self.shared.uploads.lock().live.insert(digest) {
+            return Err(ArtifactError::UploadBusy { digest });
         }
         Ok(Claim { store: self.clone(), digest })
     }

@@ -3,6 +3,7 @@
 
 use std::io::SeekFrom;
 use std::path::Path;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, StreamExt};
@@ -61,13 +62,17 @@ impl Client {
                 Err(failed) => failed,
             };
             let gap = failed.problem().is_some_and(|problem| problem.code == ErrorCode::UploadGap);
+            let busy = failed.problem().is_some_and(|problem| problem.code == ErrorCode::Overloaded);
             if !gap && !retry.pause_after(&failed).await {
                 return Err(failed);
             }
             match self.upload_offset(digest).await {
                 Ok(Some(received)) => {
                     // Progress earns a fresh patience; the same gap twice does not.
-                    if received > offset {
+                    if received > offset && busy {
+                        // The other upload's progress is worth waiting on, but no reason to ask more often.
+                        retry.deadline = Instant::now() + self.shared.reconnect_for;
+                    } else if received > offset {
                         retry = Retry::new(self.shared.reconnect_for);
                     } else if gap && received == offset {
                         return Err(failed);

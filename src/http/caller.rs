@@ -108,8 +108,14 @@ impl Access {
     }
 }
 
+/// `Retry-After` of a refused log-in: until then all failures of an address are forgiven.
+const FORGIVEN_AFTER_S: u32 = 60;
+
 /// Names the caller of a request; a wrong token is refused here, a missing one by the route.
 pub fn identify(request: &HttpRequest, state: &EdgeState) -> Result<Caller, Refusal> {
+    let origin = request.conn_data::<Origin>().copied().unwrap_or(Origin::Tcp);
+    // Before any token: on the socket a stolen one is of no use to another user.
+    admit_origin(origin, state.own_uid)?;
     if let Some(header) = request.headers().get(header::AUTHORIZATION) {
         let token = header
             .to_str()
@@ -132,23 +138,32 @@ pub fn identify(request: &HttpRequest, state: &EdgeState) -> Result<Caller, Refu
             .is_some_and(|address| state.failed_logins.record(address.ip(), Instant::now()));
         return Err(if too_many {
             Refusal::new(ErrorCode::RateLimited, "too many failed log-ins from this address; wait a minute")
+                .retry_after(FORGIVEN_AFTER_S)
         } else {
             Refusal::unauthenticated(
                 "the token is not valid here; was it made by another server, or revoked?",
             )
         });
     }
-    match request.conn_data::<Origin>() {
-        Some(Origin::Unix { uid: Some(uid) }) if *uid == state.own_uid => Ok(Caller::Client(Client {
+    Ok(match origin {
+        Origin::Unix { .. } => Caller::Client(Client {
             name: state.local_user.clone(),
             local: true,
-            credential: local_credential(*uid),
-        })),
-        Some(Origin::Unix { .. }) => Err(Refusal::new(
+            credential: local_credential(state.own_uid),
+        }),
+        Origin::Tcp => Caller::Anonymous,
+    })
+}
+
+/// The Unix socket admits its own user alone, whatever else a request brings.
+fn admit_origin(origin: Origin, own_uid: u32) -> Result<(), Refusal> {
+    match origin {
+        Origin::Tcp => Ok(()),
+        Origin::Unix { uid: Some(uid) } if uid == own_uid => Ok(()),
+        Origin::Unix { .. } => Err(Refusal::new(
             ErrorCode::Forbidden,
-            format!("this socket admits only the user with id {}", state.own_uid),
+            format!("this socket admits only the user with id {own_uid}"),
         )),
-        Some(Origin::Tcp) | None => Ok(Caller::Anonymous),
     }
 }
 
@@ -207,5 +222,20 @@ impl FromRequest for WorkerCaller {
             Caller::Worker(worker_id) => Ok(Self(worker_id)),
             other => Err(Access::Worker.check(&other).err().unwrap_or_else(Refusal::stopping)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_admits_its_own_user_alone() {
+        assert!(admit_origin(Origin::Tcp, 7).is_ok());
+        assert!(admit_origin(Origin::Unix { uid: Some(7) }, 7).is_ok());
+        for uid in [Some(0), Some(8), None] {
+            let refused = admit_origin(Origin::Unix { uid }, 7).unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::Forbidden);
+        }
     }
 }

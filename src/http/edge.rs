@@ -1,6 +1,7 @@
 //! What happens to every request, outermost first: it gets an id, its `Host` is checked, its caller named, its
 //! route opened or refused; every error leaves as `application/problem+json`; and it is counted.
 
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -100,11 +101,7 @@ fn check_host(request: &HttpRequest, state: &EdgeState) -> Result<(), Refusal> {
         return Ok(());
     }
     let given = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let name = match given.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => given.rsplit_once(':').map_or(given, |(name, _)| name),
-    };
-    if state.hosts.iter().any(|host| host.eq_ignore_ascii_case(name)) {
+    if named_host(given).is_some_and(|name| state.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))) {
         return Ok(());
     }
     Err(Refusal::new(
@@ -115,6 +112,20 @@ fn check_host(request: &HttpRequest, state: &EdgeState) -> Result<(), Refusal> {
             state.hosts.join(", ")
         ),
     ))
+}
+
+/// The name in a `Host`: `name`, `name:port`, `[address]` or `[address]:port`, and nothing else.
+fn named_host(given: &str) -> Option<&str> {
+    let (name, rest) = match given.strip_prefix('[') {
+        Some(rest) => {
+            let (address, rest) = rest.split_once(']')?;
+            (Some(address).filter(|address| address.parse::<Ipv6Addr>().is_ok())?, rest)
+        }
+        None => given.split_at(given.find(':').unwrap_or(given.len())),
+    };
+    let port = rest.is_empty()
+        || rest.strip_prefix(':').is_some_and(|port| !port.is_empty() && port.parse::<u16>().is_ok());
+    port.then_some(name)
 }
 
 /// The layer around one route: notes which it is and lets in whom it admits.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::query::{PAGE_LIMIT, Query};
+use super::query::{PAGE_LIMIT, Query, SEQUENCE_NUMBER, sequence_number};
 use super::refusal::Refusal;
 use super::state::EdgeState;
 use crate::contract::job::Sequence;
@@ -41,6 +41,8 @@ pub trait Follow: 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     after: u64,
+    /// Whether the request said where to begin.
+    resumed: bool,
     limit: u32,
     wait: Seconds,
     stream: bool,
@@ -50,24 +52,26 @@ impl Asked {
     /// Takes `after`, `limit` and `wait_s` from the query, and `Accept` and `Last-Event-ID` from the headers.
     pub fn of(request: &HttpRequest, query: &mut Query) -> Self {
         let mut after = query.after();
+        let mut resumed = after > 0;
         let text = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
         if let Some(last) = text("last-event-id").filter(|last| !last.is_empty()) {
-            match last.parse() {
-                Ok(last) => after = last,
-                Err(_) => query.fault("Last-Event-ID", "a sequence number is expected".to_owned()),
+            match sequence_number(last) {
+                Some(last) => (after, resumed) = (last, true),
+                None => query.header_fault("Last-Event-ID", format!("{SEQUENCE_NUMBER} is expected")),
             }
         }
         Self {
             after,
+            resumed,
             limit: query.limit(PAGE_DEFAULT, PAGE_LIMIT),
             wait: query.wait(),
-            stream: text(header::ACCEPT.as_str()).is_some_and(|accept| accept.contains("text/event-stream")),
+            stream: text(header::ACCEPT.as_str()).is_some_and(wants_stream),
         }
     }
 
     /// Begins so many entries before `end`, unless the request said where to begin.
     pub fn begin_before(&mut self, end: u64, entries: u64) {
-        if self.after == 0 {
+        if !self.resumed {
             self.after = end.saturating_sub(entries);
         }
     }
@@ -89,6 +93,19 @@ impl Asked {
         let page = long_poll(&state, &mut follow, first, self).await?;
         Ok(HttpResponse::Ok().json(page))
     }
+}
+
+/// Whether an `Accept` names the type of a stream, and with another weight than 0.
+fn wants_stream(accept: &str) -> bool {
+    accept.split(',').any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let named = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/event-stream"));
+        let weight = parts.find_map(|part| {
+            let (name, value) = part.split_once('=')?;
+            name.trim().eq_ignore_ascii_case("q").then(|| value.trim().parse::<f32>().unwrap_or(1.0))
+        });
+        named && weight.unwrap_or(1.0) > 0.0
+    })
 }
 
 async fn long_poll<F: Follow>(
@@ -171,7 +188,7 @@ impl<F: Follow> Streaming<F> {
         let mut before = self.after;
         for item in items {
             let number = F::number(item);
-            if self.follow.gapless() && number > before + 1 {
+            if self.follow.gapless() && number > before.saturating_add(1) {
                 let gap = json!({ "first": before + 1, "last": number - 1 });
                 text.push_str(&format!("event: gap\ndata: {gap}\n\n"));
             }
@@ -186,4 +203,21 @@ impl<F: Follow> Streaming<F> {
 
 fn end_of(next_after: u64) -> String {
     format!("event: end\ndata: {{\"next_after\":{next_after}}}\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wants_stream;
+
+    #[test]
+    fn a_stream_is_for_who_asks_for_it() {
+        for yes in
+            ["text/event-stream", "application/json, Text/Event-Stream;q=0.1", "text/event-stream; q=1"]
+        {
+            assert!(wants_stream(yes), "{yes}");
+        }
+        for no in ["", "*/*", "text/event-stream;q=0", "text/event-stream; q=0.000", "text/event-streams"] {
+            assert!(!wants_stream(no), "{no}");
+        }
+    }
 }

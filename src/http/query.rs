@@ -14,6 +14,14 @@ pub const PAGE_LIMIT: u32 = 500;
 /// The longest long poll.
 pub const MAX_WAIT: Seconds = Seconds::new(60);
 
+/// What is said of a number that is none.
+pub const SEQUENCE_NUMBER: &str = "a sequence number, from 0 to 9223372036854775807,";
+
+/// Reads a sequence number: the store counts in 63 bits, and nothing is numbered beyond.
+pub fn sequence_number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number| i64::try_from(*number).is_ok())
+}
+
 /// A query string on its way to being understood: take each parameter, then [`Query::finish`].
 pub struct Query {
     pairs: Vec<(String, String)>,
@@ -39,6 +47,11 @@ impl Query {
     pub fn fault(&mut self, name: &str, detail: String) {
         let pointer = if name.is_empty() { "/query".to_owned() } else { format!("/query/{name}") };
         self.faults.push(Fault { pointer, code: "invalid".to_owned(), detail });
+    }
+
+    /// Notes a fault of a header that says the same as a parameter.
+    pub fn header_fault(&mut self, name: &str, detail: String) {
+        self.faults.push(Fault { pointer: format!("/headers/{name}"), code: "invalid".to_owned(), detail });
     }
 
     /// Every value given for `name`.
@@ -91,7 +104,7 @@ impl Query {
 
     /// `after`, exclusive; 0 when absent.
     pub fn after(&mut self) -> u64 {
-        self.parsed("after", "a sequence number").unwrap_or(0)
+        self.read("after", SEQUENCE_NUMBER, sequence_number).unwrap_or(0)
     }
 
     /// `wait_s`, at most [`MAX_WAIT`]; zero when absent.

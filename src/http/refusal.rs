@@ -106,6 +106,11 @@ impl Refusal {
         self
     }
 
+    /// With the seconds after which a repeat is worth it.
+    pub fn retry_after(self, seconds: u32) -> Self {
+        self.header(header::RETRY_AFTER, HeaderValue::from(seconds))
+    }
+
     /// Closes the connection after the answer, so that the rest of the body need not be read.
     pub fn closing(mut self) -> Self {
         self.close = true;
@@ -194,7 +199,9 @@ impl From<ArtifactError> for Refusal {
             ),
             ArtifactError::DigestMismatch { .. } => Self::new(ErrorCode::DigestMismatch, error.to_string()),
             ArtifactError::TooLarge { .. } => Self::new(ErrorCode::ArtifactTooLarge, error.to_string()),
-            ArtifactError::UploadBusy { .. } => Self::new(ErrorCode::Overloaded, error.to_string()),
+            ArtifactError::UploadBusy { .. } => {
+                Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1).closing()
+            }
             ArtifactError::Absent { .. } => Self::new(ErrorCode::NotFound, error.to_string()),
             ArtifactError::Io { .. } | ArtifactError::NotRegular { .. } => Self::internal(error),
         }

@@ -187,7 +187,13 @@ fn uploads_of_one_digest_at_once_all_end_well() {
         for _ in 0..8 {
             scope.spawn(|| {
                 start.wait();
-                match store.begin(digest, 0).unwrap() {
+                let begun = loop {
+                    match store.begin(digest, 0) {
+                        Err(ArtifactError::UploadBusy { .. }) => std::thread::yield_now(),
+                        begun => break begun.unwrap(),
+                    }
+                };
+                match begun {
                     Begun::Upload(mut upload) => {
                         for chunk in bytes.chunks(100_000) {
                             upload.append(chunk).unwrap();
@@ -205,10 +211,9 @@ fn uploads_of_one_digest_at_once_all_end_well() {
 }
 
 #[test]
-fn a_second_upload_does_not_wait_for_ever() {
+fn a_second_upload_does_not_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { upload_wait: Duration::from_millis(20), ..Limits::default() };
-    let store = ArtifactStore::open(folder.path(), limits).unwrap();
+    let store = open(folder.path());
     let digest = digest_of(b"x");
     let first = upload(&store, digest, 0);
     assert!(matches!(store.begin(digest, 0), Err(ArtifactError::UploadBusy { .. })));

@@ -156,7 +156,18 @@ fn only_names_of_this_server_are_taken_as_host_over_tcp() {
     for host in ["localhost", "localhost:8470", "127.0.0.1:1", "[::1]:8470", "GPU.example:443"] {
         stand.tcp("GET", "/healthz").header("Host", host).send().ok(200);
     }
-    for host in ["evil.example", "localhost.evil.example", "", "[fe80::1]"] {
+    for host in [
+        "evil.example",
+        "localhost.evil.example",
+        "",
+        "[fe80::1]",
+        "[::1]evil.com",
+        "[::1]:1x",
+        "[localhost].evil.com",
+        "[localhost]",
+        "localhost:evil",
+        "localhost:1:2",
+    ] {
         let answer = stand.tcp("GET", "/healthz").header("Host", host).send().ok(400);
         assert_eq!(answer.code(), "bad_host");
     }

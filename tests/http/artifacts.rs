@@ -108,3 +108,24 @@ fn the_missing_are_told() {
     assert_eq!(ask(json!({ "artifacts": ["sha256:zz"] })).ok(422).code(), "invalid_request");
     assert_eq!(ask(json!({ "artifacts": vec![here; 10_001] })).ok(422).pointers(), ["/artifacts"]);
 }
+
+#[test]
+fn a_second_upload_of_one_digest_is_told_to_come_back_and_holds_nothing_up() {
+    let stand = Stand::start();
+    let bytes = vec![7_u8; 2 << 20];
+    let digest = digest(&bytes);
+    let slow =
+        put(&stand, digest, &bytes[..1 << 20]).header("Content-Length", &bytes.len().to_string()).open();
+    let busy = || stand.unix("HEAD", &path(digest)).send().headers.get("upload-offset").cloned();
+    crate::stand::eventually("the first is under way", || busy().is_some_and(|offset| offset != "0"));
+    let second = put(&stand, digest, b"").header("Content-Length", "2097152");
+    let answer = second.send().ok(503);
+    assert_eq!((answer.code().as_str(), answer.headers["retry-after"].as_str()), ("overloaded", "1"));
+    assert_eq!(answer.json()["retryable"], true);
+    // More than any pool has threads; each of them would have waited.
+    for _ in 0..600 {
+        second.open().until("overloaded");
+    }
+    drop(slow);
+    crate::stand::eventually("the second gets its turn", || put(&stand, digest, &bytes).send().status == 201);
+}

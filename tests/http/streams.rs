@@ -142,3 +142,29 @@ fn a_stopping_server_cuts_streams_without_an_end() {
     let body = String::from_utf8(follow.rest().body).unwrap();
     assert!(!body.contains("event: end"), "{body}");
 }
+
+#[test]
+fn numbers_beyond_what_is_counted_are_refused_and_the_last_one_is_not() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    for path in [format!("/v1/jobs/{id}/events"), format!("/v1/jobs/{id}/logs"), "/v1/events".to_owned()] {
+        let most = i64::MAX as u64;
+        for number in [most + 1, u64::MAX] {
+            let answer = stand.unix("GET", &format!("{path}?after={number}")).send().ok(422);
+            assert_eq!(answer.pointers(), ["/query/after"], "{path}");
+            let last = stand.unix("GET", &path).header("Last-Event-ID", &number.to_string()).send().ok(422);
+            assert_eq!(last.pointers(), ["/headers/Last-Event-ID"], "{path}");
+        }
+        stand.unix("GET", &format!("{path}?after={most}")).send().ok(200);
+    }
+}
+
+#[test]
+fn a_resumed_stream_goes_on_where_it_was_whatever_its_tail() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    log(&stand, id, 1, &["one", "two", "three"]);
+    let follow = stand.unix("GET", &format!("/v1/jobs/{id}/logs?tail=1"));
+    let follow = follow.header("Accept", "text/event-stream").header("Last-Event-ID", "0");
+    assert!(follow.open().until("three").starts_with("id: 1\n"));
+}
