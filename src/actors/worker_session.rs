@@ -309,6 +309,11 @@ impl Handler<Heartbeat> for WorkerSession {
     type Result = ();
 
     fn handle(&mut self, call: Heartbeat, ctx: &mut Self::Context) {
+        if self.record.gone {
+            // It must not look present again: nothing may be placed on it.
+            send(call.reply, Err(WorkerRefusal::Revoked));
+            return;
+        }
         let request = call.request;
         if request.incarnation != self.record.identity.incarnation {
             send(call.reply, Err(WorkerRefusal::Superseded));
@@ -321,9 +326,7 @@ impl Handler<Heartbeat> for WorkerSession {
             self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks });
             self.notice_gone(&request.tasks);
         }
-        let mut orders = self.orders();
-        orders.revoked = self.record.gone;
-        send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders }));
+        send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders: self.orders() }));
     }
 }
 

@@ -2,6 +2,7 @@
 //! states), as a pure function that writes into a [`Ledger`] what to persist and whom to tell. Refusals change
 //! nothing.
 
+mod finish;
 mod loss;
 mod place;
 mod report;
@@ -18,6 +19,7 @@ use crate::contract::end::End;
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
+use crate::contract::protocol::Finish;
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::contract::worker::TaskState;
 
@@ -110,8 +112,8 @@ pub struct Ended {
     pub end: End,
     /// When.
     pub ended_at: Timestamp,
-    /// The task that settled it, with the end it reported.
-    pub task: Option<(TaskId, End)>,
+    /// The task that settled it, with what it reported.
+    pub task: Option<(TaskId, Box<Finish>)>,
     /// When somebody had asked it to stop.
     pub cancel_requested_at: Option<Timestamp>,
 }
@@ -353,12 +355,12 @@ impl LiveJob {
         ));
     }
 
-    /// Ends the job. `task` is the task that settled it, with the end it reported.
+    /// Ends the job. `task` is the task that settled it, with what it reported.
     fn end(
         &mut self,
         ledger: &mut Ledger,
         end: End,
-        task: Option<(TaskId, End)>,
+        task: Option<(TaskId, Box<Finish>)>,
         cancelled_at: Option<Timestamp>,
     ) {
         let data = json!({"state": end.reason.job_state(), "end": &end});

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::finish::Checked;
 use super::{DECLINE_PAUSE, LiveJob, Placed, Run, Stage, TaskEnd};
-use crate::contract::end::{End, EndReason};
+use crate::contract::end::End;
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::{Finish, Report};
-use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Phase, TaskState};
-use crate::domain::change::{Change, JobResults, StopCause};
+use crate::domain::change::{Change, JobResults};
 use crate::domain::ledger::{Ledger, Notice};
 use crate::domain::retry::retries;
 
@@ -38,7 +38,7 @@ impl LiveJob {
                 (Some((last, reported)), Report::Finish(finish))
                     if *last == task_id && epoch == self.epoch =>
                 {
-                    if finish.end == *reported {
+                    if finish == reported {
                         Ok(self.state())
                     } else {
                         Err(ReportRefusal::StaleEpoch)
@@ -105,22 +105,22 @@ impl LiveJob {
             return Err(ReportRefusal::StaleEpoch);
         };
         let (placed, run) = (placed.clone(), *run);
-        let end = settled_end(&run, finish);
+        let Checked { end, outputs, warnings } = Checked::of(&placed.spec, &run, finish);
         self.task_moved(ledger, &placed, Some(&run), TaskEnd::ended(&end));
         if self.tries_again(&placed, &run, &end) {
             self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
         }
         self.release(ledger, &placed);
         let results = JobResults {
-            outputs: finish.outputs.clone(),
+            outputs,
             undeclared: finish.undeclared.clone(),
             log_artifact: finish.log_artifact,
-            warnings: finish.warnings.clone(),
+            warnings,
         };
         if results != JobResults::default() {
             ledger.change(Change::JobResults(self.id, Arc::new(results)));
         }
-        self.settle(ledger, &placed, &run, end, Some(finish.end.clone()));
+        self.settle(ledger, &placed, &run, end, Some(Box::new(finish.clone())));
         Ok(self.state())
     }
 
@@ -137,7 +137,7 @@ impl LiveJob {
         placed: &Placed,
         run: &Run,
         end: End,
-        reported: Option<End>,
+        reported: Option<Box<Finish>>,
     ) {
         let retry = &placed.spec.retry;
         if self.tries_again(placed, run, &end) {
@@ -160,22 +160,4 @@ impl LiveJob {
         ledger.tell(Notice::Settled(placed.worker, placed.task_id));
         ledger.tell(Notice::Freed(placed.worker, self.id));
     }
-}
-
-/// An exit before the stop signal was sent stands as it is; after it, the cause names the end (CONTRACT, Words
-/// and states).
-/// The first cause wins, so a cancel that came after the shim's own timeout changes nothing.
-fn settled_end(run: &Run, finish: &Finish) -> End {
-    let mut end = finish.end.clone();
-    let by_the_shim = end.reason == EndReason::TimedOut;
-    if let (Some(stop), true, false) = (run.stop, finish.after_stop, by_the_shim) {
-        end.reason = match stop.cause {
-            StopCause::Cancel => EndReason::Cancelled,
-            StopCause::Timeout => EndReason::TimedOut,
-        };
-    }
-    end.owner = end.reason.owner();
-    end.evidence.truncate(3);
-    end.duration_s = end.duration_s.map(|span| span.min(Seconds::MAX));
-    end
 }

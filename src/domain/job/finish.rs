@@ -1,0 +1,180 @@
+//! What of a worker's last word stands. A worker is believed about what it saw; what follows from that by rule is
+//! decided here, whoever wrote the worker.
+
+use super::Run;
+use crate::contract::artifact::OutputFile;
+use crate::contract::end::{End, EndReason};
+use crate::contract::problem::Warning;
+use crate::contract::protocol::Finish;
+use crate::contract::quantity::Seconds;
+use crate::contract::spec::JobSpec;
+use crate::domain::change::StopCause;
+
+/// Lines of evidence an end may have.
+const MOST_EVIDENCE: usize = 3;
+/// Permission bits of a collected file; set-id and sticky bits do not travel.
+const PERMISSIONS: u32 = 0o777;
+
+/// A finish, after the rules.
+pub(super) struct Checked {
+    /// How the task ended.
+    pub(super) end: End,
+    /// Its files, those with impossible paths left out.
+    pub(super) outputs: Vec<OutputFile>,
+    /// The worker's warnings, and ours.
+    pub(super) warnings: Vec<Warning>,
+}
+
+impl Checked {
+    pub(super) fn of(spec: &JobSpec, run: &Run, finish: &Finish) -> Self {
+        let mut warnings = finish.warnings.clone();
+        let mut outputs = Vec::with_capacity(finish.outputs.len());
+        for file in &finish.outputs {
+            if stays_beneath(&file.path) {
+                outputs.push(OutputFile { mode: file.mode & PERMISSIONS, ..file.clone() });
+            } else {
+                let detail = format!("output `{}` was left out: its path leaves the workspace", file.path);
+                warnings.push(Warning { pointer: String::new(), detail });
+            }
+        }
+        Self { end: ruled(spec, run, finish, &outputs), outputs, warnings }
+    }
+}
+
+fn stays_beneath(path: &str) -> bool {
+    !path.is_empty() && !path.contains('\0') && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+/// CONTRACT, Words and states: an exit before the stop signal was sent stands as it is; after it, the cause names
+/// the end. The first cause wins, so a cancel that came after the shim's own timeout changes nothing; a task whose
+/// shim was lost on the way to a stop is what it was to be. Success is only what exits with 0 and brings back all
+/// that was declared; ends that only the server can know are not a worker's to report.
+fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> End {
+    let mut end = finish.end.clone();
+    let stopped = finish.after_stop || end.reason == EndReason::Internal;
+    match (run.stop, end.reason) {
+        (Some(stop), reason) if stopped && reason != EndReason::TimedOut => {
+            end.reason = match stop.cause {
+                StopCause::Cancel => EndReason::Cancelled,
+                StopCause::Timeout => EndReason::TimedOut,
+            };
+        }
+        (_, EndReason::Completed) if end.signal.is_some() => end.reason = EndReason::Signalled,
+        (_, EndReason::Completed) if end.exit_code != Some(0) => end.reason = EndReason::ExitNonzero,
+        (_, EndReason::Completed) => {
+            let absent = spec.outputs.iter().find(|declared| {
+                !declared.optional && !outputs.iter().any(|file| file.name == declared.shown_name())
+            });
+            if let Some(absent) = absent {
+                end.reason = EndReason::MissingOutput;
+                end.detail = Some(format!("the declared output `{}` is not there", absent.shown_name()));
+            }
+        }
+        (_, reason) if !is_a_workers_to_say(reason) => {
+            end.reason = EndReason::Internal;
+            end.detail =
+                Some(format!("the worker reported `{}`, which only the server can know", reason.word()));
+        }
+        _ => {}
+    }
+    end.owner = end.reason.owner();
+    end.evidence.truncate(MOST_EVIDENCE);
+    end.duration_s = end.duration_s.map(|span| span.min(Seconds::MAX));
+    end
+}
+
+const fn is_a_workers_to_say(reason: EndReason) -> bool {
+    !matches!(
+        reason,
+        EndReason::QueueTimedOut
+            | EndReason::DependencyFailed
+            | EndReason::WorkerLost
+            | EndReason::WorkerRebooted
+            | EndReason::RendezvousFailed
+            | EndReason::Preempted
+            | EndReason::Drained
+            | EndReason::Evicted
+            | EndReason::Revoked
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::quantity::Timestamp;
+    use crate::contract::spec::Output;
+    use crate::domain::job::Stop;
+
+    fn finish(reason: EndReason, exit_code: Option<i32>) -> Finish {
+        Finish {
+            end: End { exit_code, ..End::of(reason, None) },
+            after_stop: false,
+            outputs: Vec::new(),
+            undeclared: Vec::new(),
+            log_artifact: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    fn run(stop: Option<StopCause>) -> Run {
+        let now = Timestamp::default();
+        let stop = stop.map(|cause| Stop { cause, now: false, requested_at: now });
+        Run { started_at: now, stop, unreachable_since: None }
+    }
+
+    fn reason(spec: &JobSpec, stop: Option<StopCause>, finish: &Finish) -> EndReason {
+        Checked::of(spec, &run(stop), finish).end.reason
+    }
+
+    fn file(name: &str, path: &str) -> OutputFile {
+        let (name, path) = (name.to_owned(), path.to_owned());
+        OutputFile { name, path, artifact: None, link_target: None, size_bytes: 0, mode: 0o4777 }
+    }
+
+    #[test]
+    fn success_needs_status_0_and_every_declared_output() {
+        let mut spec = JobSpec::command(["true"]);
+        let completed = finish(EndReason::Completed, Some(0));
+        assert_eq!(reason(&spec, None, &completed), EndReason::Completed);
+        assert_eq!(reason(&spec, None, &finish(EndReason::Completed, Some(7))), EndReason::ExitNonzero);
+        assert_eq!(reason(&spec, None, &finish(EndReason::Completed, None)), EndReason::ExitNonzero);
+        spec.outputs.push(Output { path: "m".into(), name: None, optional: false });
+        assert_eq!(reason(&spec, None, &completed), EndReason::MissingOutput);
+        let with_it = Finish { outputs: vec![file("m", "m")], ..completed };
+        assert_eq!(reason(&spec, None, &with_it), EndReason::Completed);
+    }
+
+    #[test]
+    fn the_cause_of_a_stop_names_the_end_once_the_signal_was_sent() {
+        let spec = JobSpec::command(["true"]);
+        let mut ended = finish(EndReason::ExitNonzero, Some(143));
+        assert_eq!(reason(&spec, Some(StopCause::Cancel), &ended), EndReason::ExitNonzero);
+        ended.after_stop = true;
+        assert_eq!(reason(&spec, Some(StopCause::Cancel), &ended), EndReason::Cancelled);
+        assert_eq!(reason(&spec, Some(StopCause::Timeout), &ended), EndReason::TimedOut);
+        ended.end.reason = EndReason::TimedOut;
+        assert_eq!(reason(&spec, Some(StopCause::Cancel), &ended), EndReason::TimedOut, "it came first");
+        let lost = finish(EndReason::Internal, None);
+        assert_eq!(reason(&spec, Some(StopCause::Cancel), &lost), EndReason::Cancelled);
+        assert_eq!(reason(&spec, None, &lost), EndReason::Internal);
+    }
+
+    #[test]
+    fn what_only_the_server_knows_is_not_taken_from_a_worker() {
+        let spec = JobSpec::command(["true"]);
+        for wrong in [EndReason::WorkerLost, EndReason::QueueTimedOut, EndReason::Drained] {
+            assert_eq!(reason(&spec, None, &finish(wrong, None)), EndReason::Internal);
+        }
+    }
+
+    #[test]
+    fn files_outside_the_workspace_are_left_out_by_name_and_modes_are_tamed() {
+        let mut sent = finish(EndReason::Completed, Some(0));
+        let paths = ["a/b", "../x", "/etc/passwd", "a/../../x", "", "a//b"];
+        sent.outputs = paths.iter().map(|path| file("all", path)).collect();
+        let checked = Checked::of(&JobSpec::command(["true"]), &run(None), &sent);
+        let kept: Vec<_> = checked.outputs.iter().map(|file| (file.path.as_str(), file.mode)).collect();
+        assert_eq!(kept, [("a/b", 0o777)]);
+        assert_eq!(checked.warnings.len(), 5);
+    }
+}
