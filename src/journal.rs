@@ -122,7 +122,13 @@ fn write_until_closed(
     term: u64,
     mut on_durable: impl FnMut(Seq),
 ) -> Result<(), StoreError> {
+    let mut before = 0;
+    let mut crowded = false;
     loop {
+        if crowded {
+            // Others have work and may have no core to do it on: what they append now goes with this commit.
+            std::thread::yield_now();
+        }
         let (changes, through) = {
             let mut queue = shared.queue.lock();
             while queue.changes.is_empty() {
@@ -134,6 +140,8 @@ fn write_until_closed(
             (std::mem::take(&mut queue.changes), queue.newest)
         };
         port.apply(&changes, term)?;
+        crowded = through - before > 1;
+        before = through;
         shared.durable.store(through, Ordering::Release);
         on_durable(Seq(through));
     }

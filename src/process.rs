@@ -16,6 +16,7 @@ pub mod detached;
 mod frame;
 mod identity;
 mod lines;
+mod memory;
 mod pool;
 mod pool_link;
 mod resolve;
@@ -39,6 +40,7 @@ use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
 
 pub use identity::holder;
+pub use memory::give_back_free_memory;
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};

@@ -47,10 +47,6 @@ fn cpus(text: &str) -> Result<Cpus, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-/// Gives memory back after a burst, which the C library's own does not (docs/PERFORMANCE.md).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> anyhow::Result<()> {
     process::run_if_shim();
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
