@@ -4,6 +4,7 @@
 //! Built as an example rather than a bench target: a bench target cannot have `panic = "abort"`, so all
 //! dependencies would be compiled a second time.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -66,7 +67,7 @@ fn main() -> anyhow::Result<()> {
         Measure::Batch { socket, count, cpus } => runtime.block_on(batch(&socket, count, cpus))?,
         Measure::Park { socket, count } => runtime.block_on(park(&socket, count))?,
     };
-    println!("{found}");
+    writeln!(std::io::stdout(), "{found}")?;
     Ok(())
 }
 

@@ -54,9 +54,16 @@ impl Context {
 
 /// Runs the command line of this process. `run_daemon` carries out `server start`.
 pub fn main(run_daemon: RunDaemon) -> ExitCode {
-    // Prints help and usage errors itself, with status 0 and 2.
-    let cli = Cli::parse();
-    match dispatch(cli, run_daemon) {
+    let done = match Cli::try_parse() {
+        Ok(cli) => dispatch(cli, run_daemon),
+        // The help that was asked for, or a usage error: with status 0 and 2.
+        Err(told) if told.use_stderr() => {
+            drop(told.print());
+            Ok(ExitStatus::USAGE)
+        }
+        Err(told) => told.print().map(|()| ExitStatus::SUCCESS).map_err(|source| CliError::Stdout { source }),
+    };
+    match done {
         Ok(status) => status.into(),
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {

@@ -19,6 +19,7 @@ mod lines;
 mod memory;
 mod pool;
 mod pool_link;
+mod remark;
 mod resolve;
 mod shim;
 mod signal_name;

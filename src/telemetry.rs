@@ -17,6 +17,8 @@ pub fn init() {
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would tell of a line that cannot be written by a line that cannot be written, and panic.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .try_init();
     // Already there: whoever came first keeps it.

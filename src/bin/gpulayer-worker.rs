@@ -49,7 +49,7 @@ fn cpus(text: &str) -> Result<Cpus, serde_json::Error> {
 
 fn main() -> anyhow::Result<()> {
     process::run_if_shim();
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    gpulayer::telemetry::init();
     let flags = Flags::parse();
     let endpoint = Endpoint::parse(&flags.url)?;
     let token = match &flags.join_token_file {

@@ -19,6 +19,7 @@ use rustix::process::{geteuid, set_child_subreaper, umask};
 use super::StopCause;
 use super::frame::{Frames, FromShim, HeldTask, Hello, ToShim, WIRE_VERSION, encode};
 use super::identity::Identity;
+use super::remark::remark;
 use super::system::{child_signals, inherited_descriptor};
 use super::task::Task;
 
@@ -43,7 +44,7 @@ pub fn run_if_shim() {
     let status = match Shim::begin().and_then(Shim::run) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("shim {}: {error}", std::process::id());
+            remark(format_args!("shim {}: {error}", std::process::id()));
             CANNOT_BEGIN
         }
     };
@@ -237,7 +238,10 @@ impl Shim {
                 Ok(Some(message)) => self.obey(message, gone),
                 Ok(None) => return,
                 Err(error) => {
-                    eprintln!("shim {}: the worker cannot be understood: {error}", self.identity.pid);
+                    remark(format_args!(
+                        "shim {}: the worker cannot be understood: {error}",
+                        self.identity.pid
+                    ));
                     self.lose_worker();
                 }
             }
@@ -258,7 +262,7 @@ impl Shim {
                 Err(record) => self.say(&FromShim::Ended(record)),
             },
             (ToShim::Launch(launch), Some(_)) => {
-                eprintln!("shim {}: launch of {} while busy", self.identity.pid, launch.task_id);
+                remark(format_args!("shim {}: launch of {} while busy", self.identity.pid, launch.task_id));
             }
             (ToShim::Stop { now }, Some(busy)) => busy.task.stop(StopCause::Requested, now),
             (ToShim::Leave, _) => self.leaving = true,
@@ -338,7 +342,7 @@ impl Shim {
 
     fn say(&mut self, message: &FromShim) {
         if let Some(Err(error)) = self.link.as_mut().map(|link| link.say(message)) {
-            eprintln!("shim {}: a message cannot be written: {error}", self.identity.pid);
+            remark(format_args!("shim {}: a message cannot be written: {error}", self.identity.pid));
         }
     }
 }

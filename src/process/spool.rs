@@ -12,6 +12,7 @@ use std::path::Path;
 
 use super::SPOOL_FILE;
 use super::lines::Close;
+use super::remark::remark;
 use crate::contract::log::Stream;
 use crate::contract::quantity::Timestamp;
 
@@ -108,7 +109,7 @@ impl Spool {
             }
             Err(error) => {
                 if self.lost == 0 {
-                    eprintln!("the log cannot be written, lines are dropped: {error}");
+                    remark(format_args!("the log cannot be written, lines are dropped: {error}"));
                 }
                 self.lost += count - u64::from(lost > 0);
             }

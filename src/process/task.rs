@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::identity::{Claim, Identity};
 use super::lines::Lines;
+use super::remark::remark;
 use super::resolve::{self, Refusal};
 use super::signal_name::signal_name;
 use super::spool::Spool;
@@ -166,7 +167,7 @@ impl Task {
             Ok(_) => pipe.lines.feed(&self.buffer, emit),
             Err(Errno::INTR) => {}
             Err(error) => {
-                eprintln!("a pipe of {} cannot be read: {error}", self.launch.task_id);
+                remark(format_args!("a pipe of {} cannot be read: {error}", self.launch.task_id));
                 pipe.end = None;
                 pipe.lines.finish(emit);
             }
@@ -217,7 +218,7 @@ impl Task {
                     break;
                 }
                 Err(error) => {
-                    eprintln!("children of {} cannot be reaped: {error}", self.launch.task_id);
+                    remark(format_args!("children of {} cannot be reaped: {error}", self.launch.task_id));
                     break;
                 }
             }
@@ -247,7 +248,10 @@ impl Task {
             None => {
                 // Before the signal: its handler may look for the file.
                 if let Err(error) = std::fs::write(self.launch.task_folder.join(STOP_FILE), cause.word()) {
-                    eprintln!("the stop file of {} cannot be written: {error}", self.launch.task_id);
+                    remark(format_args!(
+                        "the stop file of {} cannot be written: {error}",
+                        self.launch.task_id
+                    ));
                 }
                 let grace = if at_once { Duration::ZERO } else { self.launch.grace };
                 let kill_at = Instant::now() + grace;
@@ -266,7 +270,7 @@ impl Task {
         // The task's process leads its session, so that it cannot leave its group; and it is not reaped yet, so
         // that the number is still its own.
         if let Err(error) = kill_process_group(self.main, signal) {
-            eprintln!("{} cannot be signalled: {error}", self.launch.task_id);
+            remark(format_args!("{} cannot be signalled: {error}", self.launch.task_id));
         }
     }
 
@@ -358,7 +362,7 @@ impl Task {
 
 fn conclude(claim: &mut Claim, record: &ExitRecord) {
     if let Err(error) = claim.conclude(record) {
-        eprintln!("the exit record of {} cannot be written: {error}", record.task_id);
+        remark(format_args!("the exit record of {} cannot be written: {error}", record.task_id));
     }
 }
 

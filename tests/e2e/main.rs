@@ -5,6 +5,7 @@
 mod command_line;
 mod crashes;
 mod files;
+mod full_streams;
 mod house;
 mod refusals;
 mod remote_worker;
