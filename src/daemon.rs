@@ -93,8 +93,9 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     let idle_exit = options.on_demand.then(|| options.settings.idle_exit_s.duration());
     let cause = wait_for_stop(&mut stop_requests, &house, idle_exit).await;
     info!(?cause, "stopping");
+    serving.announce_stop();
     let cancel_running = matches!(cause, StopCause::Asked(StopRequest { cancel_running: true, .. }));
-    prepare_stop(&house, cancel_running).await;
+    prepare_stop(&house, cancel_running, &mut stop_requests).await;
     if let Some(worker) = worker {
         // Its thread needs this one for the last answers, so it is waited for elsewhere.
         let stopped = tokio::task::spawn_blocking(move || worker.stop(Farewell::Silent)).await;
@@ -108,12 +109,20 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Nothing new from now on; with `cancel_running`, waits until nothing runs.
-async fn prepare_stop(house: &House, cancel_running: bool) {
+/// Nothing new from now on; with `cancel_running`, waits until nothing runs that can be stopped. Every shim kills what
+/// outlives its grace, so there is no limit here; whoever is in a hurry says so.
+async fn prepare_stop(
+    house: &House,
+    cancel_running: bool,
+    stop_requests: &mut mpsc::UnboundedReceiver<StopRequest>,
+) {
     let (reply, prepared) = tokio::sync::oneshot::channel();
     house.desk.do_send(PrepareStop { cancel_running, reply });
-    if tokio::time::timeout(stop::LONGEST_DRAIN, prepared).await.is_err() {
-        warn!("some tasks did not stop in time; they are left to their shims, and adopted at the next start");
+    tokio::select! {
+        _ = prepared => {}
+        () = stop::hurried(stop_requests) => {
+            warn!("told not to wait; tasks that still stop are left to their shims, and adopted at the next start");
+        }
     }
 }
 

@@ -384,6 +384,8 @@ impl Handler<LeaseExpired> for JobSupervisor {
     fn handle(&mut self, expired: LeaseExpired, ctx: &mut Self::Context) {
         if let Some(job_id) = self.tasks.get(&expired.task_id).copied() {
             self.step(ctx, job_id, |job, ledger| job.lease_expired(ledger, expired.epoch));
+            self.answer_drained();
+            self.speak();
         }
     }
 }

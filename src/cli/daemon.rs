@@ -12,7 +12,7 @@ use super::job_choice::all;
 use super::on_demand::OwnDaemon;
 use super::screen::{print, print_json, say};
 use super::shown::tail;
-use crate::client::{Client, ClientError, Endpoint};
+use crate::client::{Client, Endpoint};
 use crate::config::{DaemonOptions, Readiness};
 use crate::contract::server::{ServerStatus, StopRequest};
 use crate::process::detached;
@@ -61,10 +61,8 @@ pub(super) async fn up(context: &Context, args: &UpArgs) -> Result<ExitStatus, C
     let tcp = {
         let daemon = OwnDaemon::new(places.clone());
         let _lock = daemon.lock()?;
-        match client.get::<ServerStatus>("/v1/server").await {
-            Ok(_) => stop(&client, &socket, StopRequest { cancel_running: false, hand_over: true }).await?,
-            Err(ClientError::Unreachable { .. }) => {}
-            Err(error) => return Err(error.into()),
+        if daemon.is_there()? {
+            stop(&daemon, &client, StopRequest { cancel_running: false, hand_over: true }).await?;
         }
         let port = port.to_string();
         let mut arguments = vec!["--port", port.as_str()];
@@ -94,19 +92,16 @@ pub(super) async fn up(context: &Context, args: &UpArgs) -> Result<ExitStatus, C
 
 /// `gpulayer down`.
 pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatus, CliError> {
-    let socket = context.settings.places.socket();
-    let client = Client::new(Endpoint::Unix(socket.clone()));
+    let client = Client::new(Endpoint::Unix(context.settings.places.socket()));
     // Held until the daemon is gone, so that no command starts the next one into its last breath.
     let daemon = OwnDaemon::new(context.settings.places.clone());
-    let _lock = daemon.lock()?;
-    let running = match all(&client, "&state=running&state=scheduled", usize::MAX).await {
-        Ok(running) => running,
-        Err(CliError::Client(ClientError::Unreachable { .. })) => {
-            say("no daemon is running");
-            return Ok(ExitStatus::SUCCESS);
-        }
-        Err(error) => return Err(error),
-    };
+    let not_stopped = |source| CliError::NotStopped { source };
+    let _lock = daemon.lock().map_err(not_stopped)?;
+    if !daemon.is_there().map_err(not_stopped)? {
+        say("no daemon is running");
+        return Ok(ExitStatus::SUCCESS);
+    }
+    let running = all(&client, "&state=running&state=scheduled", usize::MAX).await?;
     if !running.is_empty() && !args.keep && !args.yes && std::io::stdin().is_terminal() {
         for job in &running {
             say(&format!("…{} {} runs", tail(job.id), job.name.as_deref().unwrap_or_default()));
@@ -116,13 +111,18 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
             return Err(CliError::NotConfirmed);
         }
     }
-    stop(&client, &socket, StopRequest { cancel_running: !args.keep, hand_over: false }).await?;
-    daemon.wait_until_free();
+    stop(&daemon, &client, StopRequest { cancel_running: !args.keep, hand_over: false }).await?;
     say(match (running.len(), args.keep) {
         (0, _) => "the daemon has stopped",
         (_, true) => "the daemon has stopped; what runs goes on and is taken up again by the next one",
         (_, false) => "the daemon has stopped, and what ran was cancelled; what was queued stays queued",
     });
+    let unreachable = running.iter().filter(|job| job.unreachable_since.is_some()).count();
+    if unreachable > 0 && !args.keep {
+        say(&format!(
+            "{unreachable} of them could not be told: their workers do not answer, and stop them when they come back"
+        ));
+    }
     Ok(ExitStatus::SUCCESS)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::Context;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
+use super::on_demand::{OwnDaemon, process};
 use super::screen::{print_json, table};
 use super::server_choice::OnDemand;
 use super::shown::{moment, size};
@@ -73,11 +74,15 @@ pub(super) async fn run(context: &Context) -> Result<ExitStatus, CliError> {
             checks.push(clock(&server.client).await);
         }
         Err(ClientError::Unreachable { .. }) if server.own => {
-            checks.push(check(
-                "daemon",
-                Verdict::Note,
-                "not running; the next command that needs it starts it",
-            ));
+            checks.push(match OwnDaemon::new(settings.places.clone()).holder()? {
+                None => {
+                    check("daemon", Verdict::Note, "not running; the next command that needs it starts it")
+                }
+                Some(holder) => {
+                    let found = format!("{} holds the state folder and does not answer", process(holder.pid));
+                    check("daemon", Verdict::Bad, found)
+                }
+            });
         }
         Err(error) => checks.push(check(
             "daemon",

@@ -134,6 +134,18 @@ pub enum CliError {
     /// A daemon did not come up.
     #[error("the daemon did not start")]
     NotStarted(#[from] super::on_demand::StartError),
+    /// A daemon cannot be stopped.
+    #[error("the daemon was not stopped")]
+    NotStopped {
+        /// Why.
+        source: super::on_demand::StartError,
+    },
+    /// Waiting for a daemon that leaves was given up.
+    #[error("the daemon is still stopping ({}); it goes on with that, and leaves when it is done", super::on_demand::process(*pid))]
+    StillStopping {
+        /// Its process, if it has said so.
+        pid: Option<u32>,
+    },
     /// The daemon of this process ended badly.
     #[error("the daemon stopped")]
     Daemon {
@@ -179,6 +191,7 @@ impl CliError {
             | CliError::HereElsewhere
             | CliError::SavedConnection { .. }
             | CliError::NoJobNamed => ExitStatus::USAGE,
+            CliError::StillStopping { .. } => ExitStatus::GIVEN_UP,
             _ => ExitStatus::FAILED,
         }
     }

@@ -1,19 +1,22 @@
 //! A newer command makes an older on-demand daemon hand over: the old one leaves, running tasks stay with their shims,
 //! and the new one adopts them. The version rides on every answer, so that the check costs nothing.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::Context;
 use super::error::CliError;
-use super::on_demand::OwnDaemon;
+use super::job_choice::all;
+use super::on_demand::{OwnDaemon, process};
 use super::screen::say;
 use super::server_choice::Server;
+use super::shown::tail;
 use crate::client::{Answer, Call, Client, ClientError};
 use crate::contract::server::{ServerStatus, StopRequest};
 
-/// For how long a daemon that leaves is waited for.
-const LEAVE_WITHIN: Duration = Duration::from_secs(30);
+/// For how long a daemon that leaves is waited for in silence.
+const TELL_AFTER: Duration = Duration::from_secs(3);
+/// How many of the jobs that it waits for are shown.
+const SHOWN_JOBS: usize = 10;
 
 /// Sends a call. When the own daemon is older than this command it is replaced, before what it refused is asked again.
 pub(super) async fn answer(context: &Context, server: &Server, call: &Call) -> Result<Answer, CliError> {
@@ -46,30 +49,48 @@ async fn replace(context: &Context, client: &Client) -> Result<bool, CliError> {
     }
     let daemon = OwnDaemon::new(context.settings.places.clone());
     let _lock = daemon.lock()?;
-    stop(client, &context.settings.places.socket(), StopRequest { cancel_running: false, hand_over: true })
-        .await?;
+    stop(&daemon, client, StopRequest { cancel_running: false, hand_over: true }).await?;
     daemon.spawn(&["--on-demand", "--no-tcp"])?;
     Ok(true)
 }
 
-/// Asks a daemon to stop and returns when it has hung up.
-pub(super) async fn stop(client: &Client, socket: &Path, request: StopRequest) -> Result<(), CliError> {
-    // An idle connection of its own ends when the daemon lets go of it: nothing has to be polled.
-    let watch = tokio::net::UnixStream::connect(socket).await.ok();
-    client.post::<serde::de::IgnoredAny>("/v1/admin/stop", &request).await?;
-    if let Some(watch) = watch {
-        let mut byte = [0];
-        let gone = async {
-            while watch.readable().await.is_ok() {
-                match watch.try_read(&mut byte) {
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                    _ => break,
-                }
-            }
-        };
-        drop(tokio::time::timeout(LEAVE_WITHIN, gone).await);
+/// Asks a daemon to stop and returns when its process has let go of the state folder, however long its tasks take to
+/// end. What it waits for is shown after a while; an interrupt ends the waiting, not the stop.
+pub(super) async fn stop(daemon: &OwnDaemon, client: &Client, request: StopRequest) -> Result<(), CliError> {
+    let not_stopped = |source| CliError::NotStopped { source };
+    match client.post::<serde::de::IgnoredAny>("/v1/admin/stop", &request).await {
+        Ok(_) => {}
+        // It was leaving already.
+        Err(error) if error.is_connection() && !daemon.is_there().map_err(not_stopped)? => return Ok(()),
+        Err(error) => return Err(error.into()),
     }
-    Ok(())
+    let (gone, interrupted) = (daemon.gone(), tokio::signal::ctrl_c());
+    tokio::pin!(gone, interrupted);
+    let mut told = false;
+    loop {
+        tokio::select! {
+            gone = &mut gone => return gone.map_err(not_stopped),
+            Ok(()) = &mut interrupted => {
+                let holder = daemon.holder().map_err(not_stopped)?;
+                return Err(CliError::StillStopping { pid: holder.and_then(|holder| holder.pid) });
+            }
+            () = tokio::time::sleep(TELL_AFTER), if !told => {
+                told = true;
+                tell_what_stops(daemon, client).await;
+            }
+        }
+    }
+}
+
+/// Says what a leaving daemon waits for.
+async fn tell_what_stops(daemon: &OwnDaemon, client: &Client) {
+    let pid = daemon.holder().ok().flatten().and_then(|holder| holder.pid);
+    say(&format!("gpulayer: waiting for the daemon ({}) to leave", process(pid)));
+    let running = tokio::time::timeout(TELL_AFTER, all(client, "&state=running", SHOWN_JOBS)).await;
+    for job in running.into_iter().flatten().flatten() {
+        let name = job.name.as_deref().unwrap_or_default();
+        say(&format!("gpulayer: …{} {name} is still stopping", tail(job.id)));
+    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use crate::config::readiness::{self, Announced};
 use crate::config::{ConfigError, Places};
 use crate::process::detached;
 
-/// For how long a daemon that is leaving may still hold the state folder.
-const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+/// For how long a daemon that does not answer may hold the state folder: it is about to leave, or it puts back a
+/// socket that was removed.
+const UNHEARD_FOR: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How much of `daemon.log` an error shows, in lines.
 const SHOWN_LINES: usize = 10;
@@ -27,6 +28,13 @@ const SHOWN_LINES: usize = 10;
 #[derive(Debug)]
 pub(super) struct OwnDaemon {
     places: Places,
+}
+
+/// Who holds a state folder.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holder {
+    /// Its process, if it has said so.
+    pub(super) pid: Option<u32>,
 }
 
 /// Why a daemon did not start.
@@ -44,6 +52,21 @@ pub enum StartError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// A daemon is there and cannot be reached.
+    #[error(
+        "{} holds {state} but does not answer on {socket}: that file was removed or replaced, or the daemon was started \
+         with another --socket. End it with `kill {}`; what runs goes on and is taken up again by the next daemon",
+        process(*pid), pid.map_or("PID".to_owned(), |pid| pid.to_string()),
+        state = .state.display(), socket = .socket.display()
+    )]
+    Unheard {
+        /// Its process, if it has said so.
+        pid: Option<u32>,
+        /// The state folder.
+        state: PathBuf,
+        /// Where it should answer.
+        socket: PathBuf,
     },
     /// The process could not be made.
     #[error("cannot start {program}", program = .program.display())]
@@ -68,14 +91,67 @@ impl OwnDaemon {
         Self { places }
     }
 
+    /// Whether a daemon answers. One that holds the state folder and does not is waited for, and is an error if
+    /// it neither leaves nor answers. Only for the holder of the start lock.
+    pub(super) fn is_there(&self) -> Result<bool, StartError> {
+        let deadline = Instant::now() + UNHEARD_FOR;
+        loop {
+            let socket = self.places.socket();
+            if UnixStream::connect(&socket).is_ok() {
+                return Ok(true);
+            }
+            let Some(holder) = self.holder()? else { return Ok(false) };
+            if Instant::now() >= deadline {
+                let state = self.places.state.clone();
+                return Err(StartError::Unheard { pid: holder.pid, state, socket });
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Who holds the state folder.
+    pub(super) fn holder(&self) -> Result<Option<Holder>, StartError> {
+        let Some(mut held) = self.state_lock()? else { return Ok(None) };
+        if rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared).is_ok() {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        let pid = held.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+        Ok(Some(Holder { pid }))
+    }
+
+    /// Returns when no daemon holds the state folder, which is the last that one lets go of.
+    pub(super) async fn gone(&self) -> Result<(), StartError> {
+        let Some(held) = self.state_lock()? else { return Ok(()) };
+        let fault = |source| StartError::File { operation: "wait for", path: self.lock_path(), source };
+        let waiting = tokio::task::spawn_blocking(move || {
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&held, FlockOperation::LockShared))
+        });
+        match waiting.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(errno)) => Err(fault(errno.into())),
+            Err(lost) => Err(fault(lost.into())),
+        }
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.places.state.join("lock")
+    }
+
+    /// The file whose lock a daemon holds for as long as it lives; none before the first.
+    fn state_lock(&self) -> Result<Option<File>, StartError> {
+        match File::open(self.lock_path()) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(StartError::File { operation: "open", path: self.lock_path(), source }),
+        }
+    }
+
     /// Returns when a daemon answers on the socket: one that runs already, or one started now with these arguments.
     /// Holds the start lock meanwhile.
     pub(super) fn start(&self, arguments: &[&str]) -> Result<(), StartError> {
         let _lock = self.lock()?;
-        if UnixStream::connect(self.places.socket()).is_ok() {
-            return Ok(());
-        }
-        self.spawn(arguments).map(drop)
+        if self.is_there()? { Ok(()) } else { self.spawn(arguments).map(drop) }
     }
 
     /// Makes the folders and waits for the right to start a daemon here; the right goes with the file.
@@ -99,21 +175,8 @@ impl OwnDaemon {
         }
     }
 
-    /// Waits until no daemon holds the state folder: one that is leaving does so until its process has gone, which
-    /// is after its socket has. Gives up without an error: the daemon to come says better who is in its way.
-    pub(super) fn wait_until_free(&self) {
-        let Ok(held) = File::open(self.places.state.join("lock")) else { return };
-        let deadline = Instant::now() + LEAVE_WITHIN;
-        while rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared).is_err()
-            && Instant::now() < deadline
-        {
-            std::thread::sleep(LOOK_AGAIN);
-        }
-    }
-
-    /// Starts a daemon in the background and waits until it answers; its TCP address.
+    /// Starts a daemon in the background, where none is, and waits until it answers; its TCP address.
     pub(super) fn spawn(&self, arguments: &[&str]) -> Result<Option<SocketAddr>, StartError> {
-        self.wait_until_free();
         let log = self.places.daemon_log();
         let fault = |operation, source| StartError::File { operation, path: log.clone(), source };
         let output = OpenOptions::new()
@@ -143,6 +206,11 @@ impl Revive for OwnDaemon {
     fn revive(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.start(&["--on-demand", "--no-tcp"])?)
     }
+}
+
+/// Names a process whose id may be unknown.
+pub(super) fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"))
 }
 
 /// The last lines written to a file since `begin`.

@@ -11,9 +11,6 @@ use super::house::House;
 use crate::actors::messages::front_desk::{CountJobs, JobCounts};
 use crate::contract::server::StopRequest;
 
-/// `down` waits for tasks to stop at most so long; every shim enforces its task's own grace before.
-pub(super) const LONGEST_DRAIN: Duration = Duration::from_secs(600);
-
 /// Why the daemon leaves.
 #[derive(Debug)]
 pub(super) enum StopCause {
@@ -35,6 +32,22 @@ pub(super) async fn wait_for_stop(
         Some(request) = requests.recv() => StopCause::Asked(request),
         () = signalled() => StopCause::Signal,
         () = idle_for(house, idle_exit) => StopCause::Idle,
+    }
+}
+
+/// Returns when a daemon that waits for its tasks to end is told to leave without them.
+pub(super) async fn hurried(requests: &mut mpsc::UnboundedReceiver<StopRequest>) {
+    let asked = async {
+        while let Some(request) = requests.recv().await {
+            if !request.cancel_running {
+                return;
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = asked => {}
+        () = signalled() => {}
     }
 }
 

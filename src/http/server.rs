@@ -76,8 +76,14 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// From now on `/readyz` says that the daemon leaves; everything else is still answered.
+    pub fn announce_stop(&self) {
+        self.state.announce_stop();
+    }
+
     /// Ends parked requests and streams, lets answers in flight go out, and closes everything.
     pub async fn stop(self) {
+        self.state.announce_stop();
         self.state.drain();
         self.handle.stop(true).await;
     }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
@@ -87,6 +88,7 @@ pub struct EdgeState {
     pub(super) request_ids: RequestIds,
     pub(super) failed_logins: FailedLogins,
     drain: watch::Sender<bool>,
+    stopping: AtomicBool,
 }
 
 impl EdgeState {
@@ -104,6 +106,7 @@ impl EdgeState {
             request_ids: RequestIds::new(),
             failed_logins: FailedLogins::default(),
             drain: watch::Sender::new(false),
+            stopping: AtomicBool::new(false),
         }
     }
 
@@ -112,9 +115,14 @@ impl EdgeState {
         self.drain.send_replace(true);
     }
 
-    /// Whether [`EdgeState::drain`] was called.
-    pub fn draining(&self) -> bool {
-        *self.drain.borrow()
+    /// From now on the daemon is not ready for anything new.
+    pub fn announce_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`EdgeState::announce_stop`] was called.
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Returns when [`EdgeState::drain`] was or is called.

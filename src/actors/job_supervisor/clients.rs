@@ -35,16 +35,18 @@ impl JobSupervisor {
         }
     }
 
-    fn running(&self) -> impl Iterator<Item = JobId> {
-        self.tasks.values().copied().filter(|job_id| {
-            self.jobs.get(job_id).is_some_and(|job| matches!(job.stage(), Stage::Running(..)))
-        })
+    /// Whether something runs that can be stopped: a worker that does not answer is told when it comes back.
+    fn anything_to_stop(&self) -> bool {
+        self.tasks
+            .values()
+            .filter_map(|job_id| self.jobs.get(job_id))
+            .any(|job| matches!(job.stage(), Stage::Running(_, run) if run.unreachable_since.is_none()))
     }
 
-    /// While draining: answers once nothing runs.
+    /// While draining: answers once nothing runs that can be stopped.
     pub(super) fn answer_drained(&mut self) {
         if matches!(self.stopping, Some(Stopping::Draining(Some(_))))
-            && self.running().next().is_none()
+            && !self.anything_to_stop()
             && let Some(Stopping::Draining(reply)) = &mut self.stopping
             && let Some(reply) = reply.take()
         {

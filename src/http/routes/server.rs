@@ -23,7 +23,7 @@ pub async fn healthz() -> HttpResponse {
 
 /// The front desk answers, and the daemon is not leaving: 200, else 503.
 pub async fn readyz(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
-    if state.draining() {
+    if state.stopping() {
         return Err(Refusal::stopping());
     }
     count(&state).await?;
@@ -78,6 +78,7 @@ pub async fn stop(
 ) -> Result<HttpResponse, Refusal> {
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
     let asked: StopRequest = if bytes.is_empty() { StopRequest::default() } else { body::parse(&bytes)? };
+    state.announce_stop();
     (state.ports.stop)(asked);
     Ok(HttpResponse::Accepted().json(asked))
 }
