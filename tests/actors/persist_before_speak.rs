@@ -8,8 +8,12 @@ use actix::{Addr, AsyncContext, Context};
 use gpulayer::actors::job_supervisor::restore::restore;
 use gpulayer::actors::job_supervisor::{JobSupervisor, SupervisorTells};
 use gpulayer::actors::messages::Durable;
-use gpulayer::actors::messages::front_desk::{CancelJob, Keyed, NewJob, SubmitJobs, SubmitRefusal};
-use gpulayer::actors::messages::job_supervisor::{PlacementProposed, SessionOpened, TasksReported};
+use gpulayer::actors::messages::front_desk::{
+    CancelJob, Keyed, NewJob, PrepareStop, SubmitJobs, SubmitRefusal,
+};
+use gpulayer::actors::messages::job_supervisor::{
+    LeaseExpired, PlacementProposed, SessionOpened, TasksReported,
+};
 use gpulayer::actors::messages::lease_reaper::{Forget, Started, Watch};
 use gpulayer::actors::messages::scheduler::{CapacityFreed, JobQueued, PlacementAccepted};
 use gpulayer::actors::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
@@ -219,6 +223,27 @@ async fn every_answer_and_effect_waits_for_its_commit() {
     assert_eq!(cancelled.await.unwrap(), Keyed::Done(true));
     assert!(!scene.stops.next().await.now);
     assert!(scene.freed.so_far().is_empty(), "the task still runs");
+}
+
+#[actix::test]
+async fn a_stop_does_not_wait_for_a_task_whose_worker_does_not_answer() {
+    let mut scene = scene();
+    // Submit, place, start, cancel, loss.
+    for _ in 0..5 {
+        scene.permit();
+    }
+    scene.submit(1, None).await.unwrap().unwrap();
+    scene.place(1);
+    let offer = scene.offers.next().await;
+    scene.report(&offer, Report::Start).await.unwrap().unwrap();
+    let (reply, mut prepared) = oneshot::channel();
+    scene.supervisor.do_send(PrepareStop { cancel_running: true, reply });
+    scene.stops.next().await;
+    settle().await;
+    assert!(prepared.try_recv().is_err(), "the task still runs");
+    let Offer { assignment } = offer;
+    scene.supervisor.do_send(LeaseExpired { task_id: assignment.task_id, epoch: assignment.epoch });
+    prepared.await.unwrap();
 }
 
 #[actix::test]

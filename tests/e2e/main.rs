@@ -7,6 +7,7 @@ mod crashes;
 mod files;
 mod full_streams;
 mod house;
+mod leaving;
 mod refusals;
 mod remote_worker;
 mod trees;

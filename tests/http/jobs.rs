@@ -218,4 +218,6 @@ fn the_server_tells_its_limits_is_ready_counts_and_takes_its_stop() {
     }
     stand.unix("POST", "/v1/admin/stop").json(&json!({ "cancel_running": true })).send().ok(202);
     assert!(stand.shared.stops.lock()[0].cancel_running);
+    stand.tcp("GET", "/readyz").send().ok(503);
+    stand.tcp("GET", "/healthz").send().ok(200);
 }

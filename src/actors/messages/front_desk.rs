@@ -225,7 +225,8 @@ pub struct ListWorkers {
 pub struct PrepareStop {
     /// Cancel what runs; queued jobs stay queued.
     pub cancel_running: bool,
-    /// Answered when nothing runs any more (or at once with `cancel_running: false`).
+    /// Answered when nothing runs any more, but for tasks whose worker does not answer (or at once with
+    /// `cancel_running: false`).
     pub reply: Reply<()>,
 }
 

@@ -1,0 +1,103 @@
+//! A daemon on its way out: what stops it waits for it, and what needs the next one waits too.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use gpulayer::client::ClientError;
+use gpulayer::contract::error_code::ErrorCode;
+use gpulayer::contract::ids::JobId;
+use gpulayer::contract::job::JobState;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::house::{House, alive, eventually, shell};
+
+/// A job that hears no polite stop, for this long.
+async fn deaf(house: &House, grace_s: u32) -> JobId {
+    let mut spec = shell("trap '' TERM; echo up; while :; do sleep 0.05; done");
+    spec["grace_s"] = json!(grace_s);
+    let id = house.submit(&spec).await.id;
+    house.logged(id, "up").await;
+    id
+}
+
+/// Starts `down` and reads what it says until it shows what it waits for.
+fn down(house: &House) -> (Child, Vec<String>) {
+    let mut down = house.command(&["down", "--yes"]).stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(down.stderr.as_mut().unwrap());
+    let mut lines = Vec::new();
+    for line in said.lines() {
+        lines.push(line.unwrap());
+        if lines.last().unwrap().ends_with("is still stopping") {
+            break;
+        }
+    }
+    (down, lines)
+}
+
+fn lock(path: &Path) -> File {
+    File::options().create(true).truncate(false).write(true).open(path).unwrap()
+}
+
+#[actix_rt::test]
+async fn down_returns_when_the_daemon_has_gone_and_shows_what_it_waits_for() {
+    let house = House::new();
+    let daemon = house.daemon().await;
+    let id = deaf(&house, 5).await.to_string();
+    let (mut down, said) = down(&house);
+    assert!(said.iter().any(|line| line.contains(&format!("process {}", daemon.pid()))), "{said:?}");
+    assert!(said.iter().any(|line| line.contains(&id[id.len() - 6..])), "{said:?}");
+    let client = house.client().with_reconnect_for(std::time::Duration::ZERO);
+    let refused = client.get::<Value>("/readyz").await.unwrap_err();
+    assert!(
+        matches!(&refused, ClientError::Refused(problem) if problem.code == ErrorCode::NotReady),
+        "{refused}"
+    );
+    assert!(down.wait().unwrap().success());
+    assert!(!alive(daemon.pid()));
+    assert_eq!(house.leftovers(), [""; 0]);
+}
+
+#[actix_rt::test]
+async fn an_interrupted_down_says_that_the_stop_goes_on_and_a_signal_cuts_it_short() {
+    let house = House::new();
+    let daemon = house.daemon().await;
+    let id = deaf(&house, 1000).await;
+    let (down, _) = down(&house);
+    kill_process(Pid::from_child(&down), Signal::INT).unwrap();
+    let output = down.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("still stopping"), "{output:?}");
+    assert!(alive(daemon.pid()));
+    assert!(daemon.terminate().success());
+
+    let _daemon = house.daemon().await;
+    assert!(house.run(&["cancel", "--now", &id.to_string()]).status.success());
+    assert_eq!(house.end(id).await.state, JobState::Cancelled);
+    assert_eq!(house.leftovers(), [""; 0]);
+}
+
+#[actix_rt::test]
+async fn a_command_given_while_a_daemon_leaves_waits_for_it_and_starts_the_next() {
+    let house = House::new();
+    assert!(house.run(&["whoami"]).status.success());
+    assert!(house.run(&["down", "--yes"]).status.success());
+    // What a daemon looks like whose socket has gone already and whose process has not.
+    let held = lock(&house.state().join("lock"));
+    flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let mut command = house.command(&["run", "--source", "none", "--", "true"]);
+    let run = command.current_dir(house.path()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the command to want a daemon", async || {
+        // Opened anew each time, so that it is let go of at once.
+        let start = lock(&house.state().join("start.lock"));
+        flock(&start, FlockOperation::NonBlockingLockShared).is_err().then_some(())
+    })
+    .await;
+    drop(held);
+    let output = run.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}
