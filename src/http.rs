@@ -5,6 +5,7 @@ pub mod body;
 pub mod caller;
 pub mod credentials;
 pub mod desk;
+mod document;
 mod documents;
 mod edge;
 mod files;

@@ -6,12 +6,15 @@ use actix_web::http::header;
 use actix_web::web::{Bytes, BytesMut, Payload};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use serde_json::error::Category;
+use serde_json::{Map, Value};
+use serde_path_to_error::Segment;
 
+use super::document::{self, escaped};
 use super::refusal::Refusal;
 use crate::contract::error_code::ErrorCode;
-use crate::contract::problem::Fault;
+use crate::contract::problem::{Fault, Warning};
+use crate::domain::spec;
 
 /// A JSON body, in bytes (CONTRACT, Requests and answers).
 pub const JSON_LIMIT_BYTES: usize = 1024 * 1024;
@@ -31,25 +34,123 @@ pub async fn read_json_bytes(
     Ok(body)
 }
 
-/// Reads and parses a JSON body into `T`.
-pub async fn read_json<T: DeserializeOwned>(request: &HttpRequest, payload: Payload) -> Result<T, Refusal> {
-    parse(&read_json_bytes(request, payload, JSON_LIMIT_BYTES).await?)
-}
-
-/// Parses the body as `T`; what is JSON but not a `T` is an `invalid_request`.
+/// Parses a worker's body, an object, as `T`. What newer workers add is passed over.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    if body.trim_ascii_start().starts_with(b"[") {
+        // Else serde would take a list for an object, its fields in order.
+        return Err(no_object(&Value::Array(Vec::new())));
+    }
     serde_json::from_slice(body).map_err(|error| match error.classify() {
-        Category::Data => Refusal::faults(
-            ErrorCode::InvalidRequest,
-            vec![Fault { pointer: String::new(), code: "invalid".to_owned(), detail: error.to_string() }],
-        ),
+        Category::Data => misread::<T>(body, &error),
         Category::Io | Category::Syntax | Category::Eof => bad_json(body, &error),
     })
 }
 
-/// Parses the body as any JSON.
-pub fn parse_value(body: &[u8]) -> Result<Value, Refusal> {
-    serde_json::from_slice(body).map_err(|error| bad_json(body, &error))
+/// An object that a client sent: what it says, and what of it was not understood.
+#[derive(Debug, PartialEq)]
+pub struct Asked<T> {
+    /// What it says.
+    pub asked: T,
+    /// Fields that were passed over.
+    pub warnings: Vec<Warning>,
+}
+
+/// Parses a client's body, an object with the fields `known`. An empty body is an empty object. Unknown fields are
+/// warnings, or faults where the request wants it strict. `null` counts as absent.
+pub fn parse_object<T: DeserializeOwned>(
+    request: &HttpRequest,
+    body: &[u8],
+    known: &[&str],
+) -> Result<Asked<T>, Refusal> {
+    let (value, mut faults) = match body {
+        [] => (Value::Object(Map::new()), Vec::new()),
+        body => read_value(body)?,
+    };
+    let Value::Object(mut fields) = value else {
+        return Err(no_object(&value));
+    };
+    let strict = wants_strict(request);
+    let mut warnings = Vec::new();
+    for name in fields.keys().filter(|name| !known.contains(&name.as_str())).take(REMARKS) {
+        let pointer = format!("/{}", escaped(name));
+        let meant = match (spec::nearest(name, known.iter().copied()), known) {
+            (Some(word), _) => format!("did you mean `{word}`?"),
+            (None, []) => "there are none".to_owned(),
+            (None, known) => format!("known are `{}`", known.join("`, `")),
+        };
+        if strict {
+            let detail = format!("is not known here; {meant}");
+            faults.push(Fault { pointer, code: "unknown_field".to_owned(), detail });
+        } else {
+            warnings.push(Warning { pointer, detail: format!("is not known here and was ignored; {meant}") });
+        }
+    }
+    fields.retain(|_, value| !value.is_null());
+    match serde_path_to_error::deserialize(Value::Object(fields)) {
+        Ok(asked) if faults.is_empty() => Ok(Asked { asked, warnings }),
+        Ok(_) => Err(Refusal::faults(ErrorCode::InvalidRequest, faults)),
+        Err(error) => {
+            faults.push(misplaced(&error));
+            Err(Refusal::faults(ErrorCode::InvalidRequest, faults))
+        }
+    }
+}
+
+/// Unknown fields reported of one body.
+const REMARKS: usize = 100;
+
+/// Parses a body as any JSON; the faults are its duplicate keys.
+pub fn read_value(body: &[u8]) -> Result<(Value, Vec<Fault>), Refusal> {
+    document::read(body).map_err(|error| bad_json(body, &error))
+}
+
+/// Whether the request asks that what is not understood be refused (`Prefer: handling=strict`).
+pub fn wants_strict(request: &HttpRequest) -> bool {
+    request
+        .headers()
+        .get_all(PREFER_HEADER)
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split([',', ';']))
+        .any(|preference| preference.trim().eq_ignore_ascii_case("handling=strict"))
+}
+
+/// The header that asks for strictness.
+pub const PREFER_HEADER: &str = "Prefer";
+
+fn no_object(value: &Value) -> Refusal {
+    let given = match value {
+        Value::Array(_) => "a list",
+        Value::String(_) => "a text",
+        Value::Number(_) => "a number",
+        Value::Bool(_) => "true or false",
+        Value::Null | Value::Object(_) => "null",
+    };
+    let detail = format!("expected an object, got {given}");
+    let fault = Fault { pointer: String::new(), code: "invalid".to_owned(), detail };
+    Refusal::faults(ErrorCode::InvalidRequest, vec![fault])
+}
+
+/// Reads a refused body once more, to say where it is wrong: good ones need not pay for that.
+fn misread<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Refusal {
+    let again = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(body));
+    let fault = match again {
+        Err(error) => misplaced(&error),
+        Ok(_) => Fault { pointer: String::new(), code: "invalid".to_owned(), detail: error.to_string() },
+    };
+    Refusal::faults(ErrorCode::InvalidRequest, vec![fault])
+}
+
+fn misplaced(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
+    let mut pointer = String::new();
+    for segment in error.path() {
+        match segment {
+            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Map { key } => pointer.push_str(&format!("/{}", escaped(key))),
+            // The variant of an enum is no level of the document.
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    Fault { pointer, code: "invalid".to_owned(), detail: error.inner().to_string() }
 }
 
 fn bad_json(body: &[u8], error: &serde_json::Error) -> Refusal {

@@ -6,10 +6,10 @@ use sha2::{Digest, Sha256};
 
 use super::caller::Client;
 use super::refusal::Refusal;
-use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
 use crate::contract::problem::Fault;
+use crate::contract::quantity::Timestamp;
 use crate::domain::change::UsedKey;
 
 /// The header that carries the key.
@@ -17,6 +17,15 @@ pub const KEY_HEADER: &str = "Idempotency-Key";
 /// On an answer that was given before.
 pub const REPLAYED_HEADER: &str = "Idempotency-Replayed";
 const LONGEST_KEY_BYTES: usize = 255;
+
+/// What was answered when a key was first used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstAnswer {
+    /// The jobs it was about, in order.
+    pub jobs: Vec<JobId>,
+    /// When; of a submission, the moment at which its jobs were submitted.
+    pub given_at: Timestamp,
+}
 
 /// A client's key with what it is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,24 +64,25 @@ impl Key {
     }
 
     /// What the store keeps of it: the answer's status, and the jobs it was about.
-    pub fn used(&self, status: u16, jobs: &[JobId]) -> Box<UsedKey> {
+    pub fn used(&self, status: u16, jobs: &[JobId], used_at: Timestamp) -> Box<UsedKey> {
         Box::new(UsedKey {
             scope: self.scope,
             body: self.body,
             status,
             answer: serde_json::to_string(jobs).unwrap_or_default(),
-            used_at: clock::now(),
+            used_at,
         })
     }
 
-    /// The jobs of the first answer, unless the key was used with another body.
-    pub fn first_answer(&self, used: &UsedKey) -> Result<Vec<JobId>, Refusal> {
+    /// The first answer, unless the key was used with another body.
+    pub fn first_answer(&self, used: &UsedKey) -> Result<FirstAnswer, Refusal> {
         if used.body != self.body {
             return Err(Refusal::new(
                 ErrorCode::IdempotencyKeyReused,
                 "this Idempotency-Key was used with another body; use a new key for a new request",
             ));
         }
-        serde_json::from_str(&used.answer).map_err(Refusal::internal)
+        let jobs = serde_json::from_str(&used.answer).map_err(Refusal::internal)?;
+        Ok(FirstAnswer { jobs, given_at: used.used_at })
     }
 }

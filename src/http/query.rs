@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use actix_web::{HttpRequest, web};
 
+use super::document::escaped;
 use super::refusal::Refusal;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Fault;
@@ -41,6 +42,11 @@ impl Query {
             }
         }
         query
+    }
+
+    /// For a call without parameters: refuses every one.
+    pub fn none(request: &HttpRequest) -> Result<(), Refusal> {
+        Self::of(request).finish()
     }
 
     /// Notes a fault of `name`, to be refused by [`Query::finish`].
@@ -131,7 +137,7 @@ impl Query {
                 format!("`{name}` is unknown; this call takes `{known}`")
             };
             self.faults.push(Fault {
-                pointer: format!("/query/{}", name.replace('~', "~0").replace('/', "~1")),
+                pointer: format!("/query/{}", escaped(&name)),
                 code: "unknown_field".to_owned(),
                 detail,
             });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::desk::ask;
-use super::idempotency::Key;
+use super::idempotency::{FirstAnswer, Key};
 use super::refusal::Refusal;
 use super::state::EdgeState;
 use crate::actors::messages::front_desk::{ExplainQueue, Until, WatchJob};
@@ -63,8 +63,8 @@ impl EdgeState {
         ask(|reply| self.ports.desk.watch_job.do_send(WatchJob { job_id, until, reply })).await
     }
 
-    /// The jobs of a used key's first answer, if the key was used (with the same body).
-    pub fn first_answer(&self, key: Option<&Key>) -> Result<Option<Vec<JobId>>, Refusal> {
+    /// A used key's first answer, if the key was used (with the same body).
+    pub fn first_answer(&self, key: Option<&Key>) -> Result<Option<FirstAnswer>, Refusal> {
         let Some(key) = key else {
             return Ok(None);
         };
@@ -72,9 +72,15 @@ impl EdgeState {
         used.map(|used| key.first_answer(&used)).transpose()
     }
 
-    /// The jobs of the first answer, after the supervisor said that there was one.
-    pub fn first_jobs(&self, key: Option<&Key>) -> Result<Vec<JobId>, Refusal> {
+    /// The first answer, after the supervisor said that there was one.
+    pub fn repeated(&self, key: Option<&Key>) -> Result<FirstAnswer, Refusal> {
         self.first_answer(key)?.ok_or_else(|| Refusal::not_found("first answer for this Idempotency-Key"))
+    }
+
+    /// The first answer to a request that would be refused now, because something it names has gone since. A key
+    /// is looked up only then: the supervisor recognises the repeats of what would be accepted.
+    pub fn repeated_or(&self, key: Option<&Key>, refusal: Refusal) -> Result<FirstAnswer, Refusal> {
+        self.first_answer(key)?.ok_or(refusal)
     }
 
     /// Appends log records; the number of the next one, once they are durable.

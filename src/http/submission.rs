@@ -13,7 +13,8 @@ use crate::contract::artifact::Digest;
 use crate::contract::ids::JobId;
 use crate::contract::job::{Job, JobState};
 use crate::contract::problem::{Fault, Warning};
-use crate::contract::spec::{InputOrigin, JobSpec, Workload};
+use crate::contract::quantity::Timestamp;
+use crate::contract::spec::JobSpec;
 use crate::domain::change::JobRecord;
 use crate::domain::spec::{self, ReadOptions};
 
@@ -32,7 +33,8 @@ pub enum Unreadable {
 }
 
 /// Reads one spec and makes a job of it. Pointers begin with `prefix`. Artifacts that it names are pinned in
-/// `artifacts`, so that they are still there when the job is recorded.
+/// `artifacts`, so that they are still there when the job is recorded; those that are not here are faults, told
+/// together with the others.
 pub fn read_job(
     value: &Value,
     prefix: &str,
@@ -40,14 +42,23 @@ pub fn read_job(
     submitted_by: &str,
     artifacts: &ArtifactStore,
 ) -> Result<NewJob, Unreadable> {
-    let read = spec::read(value, prefix, options).map_err(Unreadable::Faults)?;
-    let artifacts = pin_named(&read.spec, prefix, artifacts)?;
-    Ok(new_job(read.spec, read.warnings, artifacts, submitted_by, None)?)
+    let read = spec::read(value, prefix, options);
+    let pinned = pin_named(value, prefix, artifacts);
+    match (read, pinned) {
+        (Ok(read), Ok(named)) => Ok(new_job(read.spec, read.warnings, named, submitted_by, None)?),
+        (Ok(_), Err(refused)) => Err(refused),
+        (Err(faults), Ok(_)) => Err(Unreadable::Faults(faults)),
+        (Err(mut faults), Err(Unreadable::Faults(missing))) => {
+            faults.extend(missing);
+            Err(Unreadable::Faults(faults))
+        }
+        (Err(_), Err(refused)) => Err(refused),
+    }
 }
 
 /// Pins the artifacts that a spec names; those that are not here are its faults.
-pub fn pin_named(spec: &JobSpec, prefix: &str, artifacts: &ArtifactStore) -> Result<Vec<Digest>, Unreadable> {
-    let named = named_artifacts(spec, prefix);
+pub fn pin_named(value: &Value, prefix: &str, artifacts: &ArtifactStore) -> Result<Vec<Digest>, Unreadable> {
+    let named = named_artifacts(value, prefix);
     let mut missing = Vec::new();
     for (pointer, digest) in &named {
         if !artifacts.touch(*digest).map_err(Unreadable::Artifacts)? {
@@ -63,6 +74,21 @@ pub fn pin_named(spec: &JobSpec, prefix: &str, artifacts: &ArtifactStore) -> Res
     } else {
         Err(Unreadable::Faults(missing))
     }
+}
+
+/// The job of an earlier submission with the same spec, as it was answered then. For a job that is gone: its
+/// artifacts may be too.
+pub fn resubmitted(
+    value: &Value,
+    options: ReadOptions,
+    submitted_by: &str,
+    id: JobId,
+    submitted_at: Timestamp,
+) -> Option<Job> {
+    let read = spec::read(value, "", options).ok()?;
+    let mut job = new_job(read.spec, read.warnings, Vec::new(), submitted_by, None).ok()?;
+    (job.record.id, job.record.submitted_at) = (id, submitted_at);
+    as_submitted(&job).ok()
 }
 
 /// A new job with this spec, submitted now.
@@ -148,21 +174,23 @@ pub fn rewound(job: Job) -> Job {
     }
 }
 
-/// Artifacts that a spec names, each with its pointer.
-fn named_artifacts(spec: &JobSpec, prefix: &str) -> Vec<(String, Digest)> {
+/// Entries of `inputs` at most; a spec with more has a fault of its own.
+const INPUTS: usize = 1_000;
+
+/// Artifacts that a spec names, each with its pointer. Read from the document, so that a spec with other faults
+/// names them too.
+fn named_artifacts(value: &Value, prefix: &str) -> Vec<(String, Digest)> {
     let mut named = Vec::new();
-    if let Some(source) = spec.source {
-        named.push((format!("{prefix}/source"), source));
-    }
-    for (index, input) in spec.inputs.iter().enumerate() {
-        if let InputOrigin::Artifact(digest) = input.origin {
-            named.push((format!("{prefix}/inputs/{index}/artifact"), digest));
+    let mut note = |pointer: &dyn Fn() -> String, given: Option<&Value>| {
+        if let Some(digest) = given.and_then(Value::as_str).and_then(|text| text.parse().ok()) {
+            named.push((pointer(), digest));
         }
+    };
+    note(&|| format!("{prefix}/source"), value.get("source"));
+    let inputs = value.get("inputs").and_then(Value::as_array);
+    for (index, input) in inputs.into_iter().flatten().take(INPUTS).enumerate() {
+        note(&|| format!("{prefix}/inputs/{index}/artifact"), input.get("artifact"));
     }
-    if let Workload::Function(function) = &spec.workload
-        && let Ok(digest) = function.payload.parse()
-    {
-        named.push((format!("{prefix}/workload/function/payload"), digest));
-    }
+    note(&|| format!("{prefix}/workload/function/payload"), value.pointer("/workload/function/payload"));
     named
 }

@@ -101,3 +101,75 @@ fn a_body_that_is_too_large_is_refused_before_it_is_read() {
     assert!(matches!(answer.status, 413 | 400), "{answer:?}");
     stand.unix("GET", "/healthz").send().ok(200);
 }
+
+#[test]
+fn missing_artifacts_and_repeated_keys_are_told_with_the_other_faults() {
+    let stand = Stand::start();
+    let absent = format!("artifact://sha256/{}", "a".repeat(64));
+    let spec = format!(
+        r#"{{"workload": {{"command": {{"argv": ["true"], "argv": ["false"]}}}}, "priority": 1000,
+            "source": "{absent}", "inputs": [{{"artifact": "{absent}", "path": "in"}}]}}"#
+    );
+    let answer = stand.unix("POST", "/v1/jobs").body("application/json", spec.clone()).send().ok(422);
+    assert_eq!(answer.code(), "invalid_spec");
+    let told = ["/workload/command/argv", "/priority", "/source", "/inputs/0/artifact"];
+    assert_eq!(answer.pointers(), told);
+    assert_eq!(answer.json()["errors"][0]["code"], "duplicate_key");
+    let batch = format!(r#"{{"jobs": [{}, {spec}]}}"#, true_spec());
+    let answer = stand.unix("POST", "/v1/jobs/batch").body("application/json", batch).send().ok(422);
+    assert_eq!(answer.pointers(), told.map(|pointer| format!("/jobs/1{pointer}")));
+    let twice = format!(r#"{{"jobs": [], "jobs": [{}]}}"#, true_spec());
+    let answer = stand.unix("POST", "/v1/jobs/batch").body("application/json", twice).send().ok(422);
+    assert_eq!(answer.pointers(), ["/jobs"]);
+}
+
+#[test]
+fn bodies_other_than_specs_are_read_as_strictly() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    let cancel = || stand.unix("POST", &format!("/v1/jobs/{id}/cancel"));
+    let missing = || stand.unix("POST", "/v1/artifacts/missing");
+    let stop = || stand.unix("POST", "/v1/admin/stop");
+    for request in [cancel(), missing(), stop(), stand.worker("/v1/worker/report", &json!({}))] {
+        for body in ["[true]", "[]", " [[]]", "1", "null"] {
+            let answer = request.clone().body("application/json", body).send().ok(422);
+            assert_eq!((answer.code().as_str(), answer.pointers()), ("invalid_request", vec![String::new()]));
+        }
+    }
+    for (request, body, pointer) in [
+        (cancel(), r#"{"now": "yes"}"#, "/now"),
+        (cancel(), r#"{"now": true, "now": false}"#, "/now"),
+        (stop(), r#"{"cancel_running": 1}"#, "/cancel_running"),
+        (missing(), r#"{"artifacts": ["x"]}"#, "/artifacts/0"),
+        (stand.worker("/v1/worker/acquire", &json!({})), r#"{"free": {"cpus": "x"}}"#, "/free/cpus"),
+    ] {
+        let answer = request.body("application/json", body).send().ok(422);
+        assert_eq!(answer.pointers(), [pointer], "{body}");
+    }
+    let strict = cancel().json(&json!({ "noww": true })).header("Prefer", "handling=strict").send().ok(422);
+    assert_eq!(strict.pointers(), ["/noww"]);
+    assert_eq!(stand.unix("GET", &format!("/v1/jobs/{id}")).send().json()["state"], "queued");
+    let lenient = cancel().json(&json!({ "noww": true, "now": null })).send().ok(200).json();
+    assert_eq!(lenient["warnings"][0]["pointer"], "/noww");
+    assert!(lenient["warnings"][0]["detail"].as_str().unwrap().contains("`now`"), "{lenient}");
+}
+
+#[test]
+fn calls_without_parameters_take_none() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    for (method, path) in [
+        ("GET", format!("/v1/jobs/{id}/tasks")),
+        ("GET", format!("/v1/jobs/{id}/outputs")),
+        ("POST", format!("/v1/jobs/{id}/cancel")),
+        ("POST", format!("/v1/jobs/{id}/retry")),
+        ("DELETE", format!("/v1/jobs/{id}")),
+        ("POST", "/v1/jobs".to_owned()),
+        ("GET", "/v1/server".to_owned()),
+        ("GET", "/v1/whoami".to_owned()),
+        ("GET", "/v1/workers".to_owned()),
+    ] {
+        let answer = stand.unix(method, &format!("{path}?wait=1")).send().ok(422);
+        assert_eq!(answer.pointers(), ["/query/wait"], "{method} {path}");
+    }
+}

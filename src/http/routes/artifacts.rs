@@ -10,7 +10,7 @@ use crate::artifacts::{ArtifactStore, Begun, Upload};
 use crate::contract::artifact::{Digest, MissingAnswer, MissingRequest, PartialUpload};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Fault;
-use crate::http::body::{self, content_length};
+use crate::http::body::{self, JSON_LIMIT_BYTES, content_length};
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::http::{blocking, files};
@@ -204,7 +204,8 @@ pub async fn missing(
     payload: web::Payload,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    let asked: MissingRequest = body::read_json(&request, payload).await?;
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    let asked = body::parse_object::<MissingRequest>(&request, &bytes, &["artifacts"])?.asked;
     if asked.artifacts.len() > ASKED_AT_ONCE {
         return Err(Refusal::faults(
             ErrorCode::InvalidRequest,

@@ -3,22 +3,23 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use tokio::time::timeout;
 
-use crate::actors::messages::front_desk::{CancelJob, Keyed, PurgeJob, Until};
+use crate::actors::messages::front_desk::{CancelJob, Keyed, NewJob, PurgeJob, Until};
 use crate::artifacts::{ArtifactError, ArtifactStore};
+use crate::clock;
 use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
-use crate::contract::job::{CancelRequest, Job, Page};
+use crate::contract::job::{CancelRequest, Page};
 use crate::contract::problem::Fault;
 use crate::contract::spec::JobSpec;
-use crate::http::body::{self, JSON_LIMIT_BYTES};
+use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::idempotency::{Key, REPLAYED_HEADER};
 use crate::http::query::Query;
 use crate::http::reading::{job_id_in, no_job};
 use crate::http::refusal::Refusal;
-use crate::http::routes::submit::{created, first_job, submit};
+use crate::http::routes::submit::{created, first_job, named_only, submit};
 use crate::http::state::EdgeState;
 use crate::http::submission::{as_submitted, new_job, pin_named};
 use crate::http::{blocking, files};
@@ -44,14 +45,6 @@ pub async fn show(
     Ok(HttpResponse::Ok().json(state.shown_job(id).await?))
 }
 
-fn answered(job: &Job, replayed: bool) -> HttpResponse {
-    let mut answer = HttpResponse::Ok();
-    if replayed {
-        answer.insert_header((REPLAYED_HEADER, "true"));
-    }
-    answer.json(job)
-}
-
 /// Stops a job: at once if it has not started, else with its grace. Answers with the job as it stands then.
 pub async fn cancel(
     request: HttpRequest,
@@ -62,22 +55,38 @@ pub async fn cancel(
 ) -> Result<HttpResponse, Refusal> {
     let job_id = job_id_in(&path)?;
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
-    let asked: CancelRequest = if bytes.is_empty() { CancelRequest::default() } else { body::parse(&bytes)? };
     let key = Key::of(&request, &client, &bytes)?;
-    state.standing(job_id)?;
-    let used = key.map(|key| key.used(200, &[job_id]));
+    let read = Query::none(&request)
+        .and_then(|()| body::parse_object::<CancelRequest>(&request, &bytes, &["now"]))
+        .and_then(|read| state.standing(job_id).map(|_| read));
+    let Asked { asked, warnings } = match read {
+        Ok(read) => read,
+        Err(refusal) => {
+            state.repeated_or(key.as_ref(), refusal)?;
+            return cancelled_before(&state, job_id).await;
+        }
+    };
+    let used = key.map(|key| key.used(200, &[job_id], clock::now()));
     let outcome = desk::ask(|reply| {
         state.ports.desk.cancel_job.do_send(CancelJob { job_id, now: asked.now, key: used, reply });
     })
     .await?;
-    let replayed = match outcome {
-        Keyed::Done(_) => false,
-        Keyed::Repeat => {
-            state.first_jobs(key.as_ref())?;
-            true
-        }
-    };
-    Ok(answered(&state.shown_job(job_id).await?, replayed))
+    if matches!(outcome, Keyed::Repeat) {
+        state.repeated(key.as_ref())?;
+        return cancelled_before(&state, job_id).await;
+    }
+    let mut job = state.shown_job(job_id).await?;
+    job.warnings.extend(warnings);
+    Ok(HttpResponse::Ok().json(job))
+}
+
+/// The answer to a repeated cancel: the job as it stands now, if it is still there.
+async fn cancelled_before(state: &EdgeState, job_id: JobId) -> Result<HttpResponse, Refusal> {
+    if state.ports.reads.job_standing(job_id)?.is_none() {
+        return Ok(named_only(HttpResponse::Ok(), job_id));
+    }
+    let job = state.shown_job(job_id).await?;
+    Ok(HttpResponse::Ok().insert_header((REPLAYED_HEADER, "true")).json(job))
 }
 
 /// Repeats an ended job as a new one with `retry_of`: 201 with the new job.
@@ -90,12 +99,33 @@ pub async fn retry(
 ) -> Result<HttpResponse, Refusal> {
     let first = job_id_in(&path)?;
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
-    if !bytes.is_empty() && body::parse_value(&bytes)?.as_object().is_none_or(|object| !object.is_empty()) {
+    let key = Key::of(&request, &client, &bytes)?;
+    let job = match Query::none(&request).and_then(|()| repeated(&request, &bytes, &state, &client, first)) {
+        Ok(job) => job,
+        Err(refusal) => return first_job(&state, &state.repeated_or(key.as_ref(), refusal)?, |_, _| None),
+    };
+    let id = job.record.id;
+    let shown = as_submitted(&job).map_err(Refusal::internal)?;
+    match submit(&state, vec![job], key.as_ref(), 201).await? {
+        Keyed::Done(()) => Ok(created(id, &shown, false)),
+        Keyed::Repeat => first_job(&state, &state.repeated(key.as_ref())?, |_, _| None),
+    }
+}
+
+/// The new job that repeats `first`.
+fn repeated(
+    request: &HttpRequest,
+    bytes: &[u8],
+    state: &EdgeState,
+    client: &Client,
+    first: JobId,
+) -> Result<NewJob, Refusal> {
+    let strange = body::parse_object::<serde_json::Value>(request, bytes, &[])?.warnings;
+    if let Some(field) = strange.into_iter().next() {
         let detail = "this call takes no fields".to_owned();
-        let fault = Fault { pointer: String::new(), code: "unknown_field".to_owned(), detail };
+        let fault = Fault { pointer: field.pointer, code: "unknown_field".to_owned(), detail };
         return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
     }
-    let key = Key::of(&request, &client, &bytes)?;
     let before = state.job(first)?;
     if !before.state.ended() {
         return Err(Refusal::new(
@@ -104,14 +134,9 @@ pub async fn retry(
         ));
     }
     let spec: JobSpec = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
-    let artifacts = pin_named(&spec, "", &state.ports.artifacts)?;
-    let job = new_job(spec, Vec::new(), artifacts, &client.name, Some(first)).map_err(Refusal::internal)?;
-    let id = job.record.id;
-    let shown = as_submitted(&job).map_err(Refusal::internal)?;
-    match submit(&state, vec![job], key.as_ref(), 201).await? {
-        Keyed::Done(()) => Ok(created(id, &shown, false)),
-        Keyed::Repeat => first_job(&state, key.as_ref()),
-    }
+    let document = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
+    let artifacts = pin_named(&document, "", &state.ports.artifacts)?;
+    new_job(spec, Vec::new(), artifacts, &client.name, Some(first)).map_err(Refusal::internal)
 }
 
 /// Removes an ended job, its log and the artifacts that nothing else names: 204.
@@ -122,6 +147,7 @@ pub async fn purge(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let job_id = job_id_in(&path)?;
+    Query::none(&request)?;
     let key = Key::of(&request, &client, &[])?;
     let gone = |replayed: bool| {
         let mut answer = HttpResponse::NoContent();
@@ -137,13 +163,13 @@ pub async fn purge(
         };
     }
     let named = state.ports.reads.artifacts_of(job_id)?;
-    let used = key.map(|key| key.used(204, &[job_id]));
+    let used = key.map(|key| key.used(204, &[job_id], clock::now()));
     let outcome =
         desk::ask(|reply| state.ports.desk.purge_job.do_send(PurgeJob { job_id, key: used, reply }))
             .await??;
     let replayed = matches!(outcome, Keyed::Repeat);
     if replayed {
-        state.first_jobs(key.as_ref())?;
+        state.repeated(key.as_ref())?;
     } else {
         // Lines that a stop in between leaves behind belong to no job and go with the next clean-up.
         let _ = state.ports.logs.purge(job_id).await;
@@ -171,14 +197,24 @@ fn remove_unnamed(named: &[Digest], reads: &Reads, artifacts: &ArtifactStore) ->
 }
 
 /// The job's placements, oldest first.
-pub async fn tasks(path: web::Path<String>, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+pub async fn tasks(
+    request: HttpRequest,
+    path: web::Path<String>,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    Query::none(&request)?;
     let id = job_id_in(&path)?;
     state.standing(id)?;
     Ok(page(state.ports.reads.tasks(id)?))
 }
 
 /// The job's collected files.
-pub async fn outputs(path: web::Path<String>, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+pub async fn outputs(
+    request: HttpRequest,
+    path: web::Path<String>,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    Query::none(&request)?;
     Ok(page(state.job(job_id_in(&path)?)?.outputs))
 }
 

@@ -11,7 +11,7 @@ use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::metrics::{Gauges, METRICS_CONTENT_TYPE};
 use crate::http::openapi;
-use crate::http::query::{MAX_WAIT, PAGE_LIMIT};
+use crate::http::query::{MAX_WAIT, PAGE_LIMIT, Query};
 use crate::http::refusal::{PROTOCOLS, Refusal};
 use crate::http::routes::submit::BATCH_JOBS;
 use crate::http::state::EdgeState;
@@ -35,7 +35,8 @@ async fn count(state: &EdgeState) -> Result<JobCounts, Refusal> {
 }
 
 /// Versions, limits, and what there is to do.
-pub async fn status(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+pub async fn status(request: HttpRequest, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    Query::none(&request)?;
     let counts = count(&state).await?;
     Ok(HttpResponse::Ok().json(ServerStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -62,12 +63,13 @@ pub async fn status(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal
 }
 
 /// The caller's credential.
-pub async fn whoami(client: Client) -> HttpResponse {
-    HttpResponse::Ok().json(WhoAmI {
+pub async fn whoami(request: HttpRequest, client: Client) -> Result<HttpResponse, Refusal> {
+    Query::none(&request)?;
+    Ok(HttpResponse::Ok().json(WhoAmI {
         name: client.name.to_string(),
         role: "admin".to_owned(),
         via: if client.local { "unix_socket" } else { "token" }.to_owned(),
-    })
+    }))
 }
 
 /// Begins an orderly stop: 202 at once, the daemon leaves when what it was asked for is done.
@@ -77,7 +79,7 @@ pub async fn stop(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
-    let asked: StopRequest = if bytes.is_empty() { StopRequest::default() } else { body::parse(&bytes)? };
+    let asked = body::parse_object::<StopRequest>(&request, &bytes, &["cancel_running", "hand_over"])?.asked;
     state.announce_stop();
     (state.ports.stop)(asked);
     Ok(HttpResponse::Accepted().json(asked))
@@ -85,7 +87,7 @@ pub async fn stop(
 
 /// All workers, newest first.
 pub async fn workers(request: HttpRequest, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
-    crate::http::query::Query::of(&request).finish()?;
+    Query::none(&request)?;
     let items = desk::ask(|reply| state.ports.desk.list_workers.do_send(ListWorkers { reply })).await?;
     Ok(HttpResponse::Ok().json(crate::contract::job::Page { items, next_cursor: None }))
 }

@@ -1,22 +1,26 @@
 //! `POST /v1/jobs` and `POST /v1/jobs/batch`. The answer leaves after the jobs are on disk.
 
 use actix_web::http::header;
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use serde_json::Value;
 
 use crate::actors::messages::front_desk::{Keyed, NewJob, SubmitJobs};
+use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
 use crate::contract::job::{BatchAnswer, Job};
 use crate::contract::problem::{Fault, Warning};
-use crate::domain::spec::ReadOptions;
+use crate::contract::quantity::Timestamp;
+use crate::domain::spec::{self, ReadOptions};
 use crate::http::body::{self, BATCH_LIMIT_BYTES, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
-use crate::http::idempotency::{Key, REPLAYED_HEADER};
+use crate::http::document::escaped;
+use crate::http::idempotency::{FirstAnswer, Key, REPLAYED_HEADER};
+use crate::http::query::Query;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
-use crate::http::submission::{Unreadable, as_submitted, read_job, rewound};
+use crate::http::submission::{Unreadable, as_submitted, read_job, resubmitted, rewound};
 
 /// Jobs of a batch at most.
 pub const BATCH_JOBS: usize = 10_000;
@@ -31,22 +35,66 @@ pub async fn one(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
-    let value = body::parse_value(&bytes)?;
     let key = Key::of(&request, &client, &bytes)?;
-    let job = read_job(&value, "", options(&request, &client), &client.name, &state.ports.artifacts)?;
+    let options = options(&request, &client);
+    let again = |id, at| {
+        let (value, _) = body::read_value(&bytes).ok()?;
+        resubmitted(&value, options, &client.name, id, at)
+    };
+    let job = match Query::none(&request).and_then(|()| read_one(&bytes, options, &client, &state)) {
+        Ok(job) => job,
+        Err(refusal) => return first_job(&state, &state.repeated_or(key.as_ref(), refusal)?, again),
+    };
     let id = job.record.id;
     let shown = as_submitted(&job).map_err(Refusal::internal)?;
     match submit(&state, vec![job], key.as_ref(), 201).await? {
         Keyed::Done(()) => Ok(created(id, &shown, false)),
-        Keyed::Repeat => first_job(&state, key.as_ref()),
+        Keyed::Repeat => first_job(&state, &state.repeated(key.as_ref())?, again),
     }
 }
 
-/// The answer to a repeated submission: the first one's job, as it was then.
-pub fn first_job(state: &EdgeState, key: Option<&Key>) -> Result<HttpResponse, Refusal> {
-    let id = *state.first_jobs(key)?.first().ok_or_else(|| Refusal::not_found("first answer"))?;
-    let job = state.job(id)?;
-    Ok(created(id, &rewound(job), true))
+fn read_one(
+    bytes: &[u8],
+    options: ReadOptions,
+    client: &Client,
+    state: &EdgeState,
+) -> Result<NewJob, Refusal> {
+    let (value, mut faults) = body::read_value(bytes)?;
+    match read_job(&value, "", options, &client.name, &state.ports.artifacts) {
+        Ok(job) if faults.is_empty() => Ok(job),
+        Ok(_) => Err(Refusal::spec(faults)),
+        Err(Unreadable::Faults(found)) => {
+            faults.extend(found);
+            Err(Refusal::spec(faults))
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// The answer to a repeated submission: the first one's job, as it was then. One that has been removed since is
+/// read `again` from the request, which is the same.
+pub fn first_job(
+    state: &EdgeState,
+    first: &FirstAnswer,
+    again: impl FnOnce(JobId, Timestamp) -> Option<Job>,
+) -> Result<HttpResponse, Refusal> {
+    let id = *first.jobs.first().ok_or_else(|| Refusal::not_found("first answer"))?;
+    let job = match state.ports.reads.job(id)? {
+        Some(job) => Some(rewound(job)),
+        None => again(id, first.given_at),
+    };
+    Ok(match job {
+        Some(job) => created(id, &job, true),
+        None => named_only(HttpResponse::Created(), id),
+    })
+}
+
+/// The answer to the repeat of a call whose job is gone and cannot be shown again.
+pub fn named_only(mut answer: HttpResponseBuilder, id: JobId) -> HttpResponse {
+    answer
+        .insert_header((REPLAYED_HEADER, "true"))
+        .insert_header((header::LOCATION, format!("/v1/jobs/{id}")))
+        .json(serde_json::json!({ "id": id }))
 }
 
 /// 201 with a job.
@@ -68,7 +116,9 @@ pub async fn submit(
 ) -> Result<Keyed<()>, Refusal> {
     let key = key.map(|key| {
         let ids: Vec<JobId> = jobs.iter().map(|job| job.record.id).collect();
-        key.used(status, &ids)
+        // A job's own time, so that a repeat can tell it.
+        let submitted_at = jobs.first().map_or_else(clock::now, |job| job.record.submitted_at);
+        key.used(status, &ids, submitted_at)
     });
     let verdict =
         desk::ask(|reply| state.ports.desk.submit_jobs.do_send(SubmitJobs { jobs, key, reply })).await?;
@@ -85,21 +135,33 @@ pub async fn batch(
     let bytes = body::read_json_bytes(&request, payload, BATCH_LIMIT_BYTES).await?;
     let key = Key::of(&request, &client, &bytes)?;
     let options = options(&request, &client);
+    let strange = Query::none(&request);
     let reader = state.clone();
     // Up to a second of CPU: not on a thread that others wait for.
-    let (jobs, warnings) = web::block(move || read_batch(&bytes, options, &client, &reader))
-        .await
-        .map_err(|_| Refusal::stopping())??;
+    let read = web::block(move || {
+        let read = strange.and_then(|()| read_batch(&bytes, options, &client, &reader));
+        read.map_err(|refusal| (refusal, batch_warnings(&bytes, options)))
+    });
+    let (jobs, warnings) = match read.await.map_err(|_| Refusal::stopping())? {
+        Ok(read) => read,
+        Err((refusal, warnings)) => {
+            let ids = state.repeated_or(key.as_ref(), refusal)?.jobs;
+            return Ok(accepted(ids, warnings, true));
+        }
+    };
     let ids = jobs.iter().map(|job| job.record.id).collect();
     match submit(&state, jobs, key.as_ref(), 201).await? {
-        Keyed::Done(()) => Ok(HttpResponse::Created().json(BatchAnswer { ids, warnings })),
-        Keyed::Repeat => {
-            let ids = state.first_jobs(key.as_ref())?;
-            let mut answer = HttpResponse::Created();
-            answer.insert_header((REPLAYED_HEADER, "true"));
-            Ok(answer.json(BatchAnswer { ids, warnings }))
-        }
+        Keyed::Done(()) => Ok(accepted(ids, warnings, false)),
+        Keyed::Repeat => Ok(accepted(state.repeated(key.as_ref())?.jobs, warnings, true)),
     }
+}
+
+fn accepted(ids: Vec<JobId>, warnings: Vec<Warning>, replayed: bool) -> HttpResponse {
+    let mut answer = HttpResponse::Created();
+    if replayed {
+        answer.insert_header((REPLAYED_HEADER, "true"));
+    }
+    answer.json(BatchAnswer { ids, warnings })
 }
 
 fn read_batch(
@@ -108,10 +170,10 @@ fn read_batch(
     client: &Client,
     state: &EdgeState,
 ) -> Result<(Vec<NewJob>, Vec<Warning>), Refusal> {
-    let entries = entries(body::parse_value(bytes)?)?;
+    let (value, mut faults) = body::read_value(bytes)?;
+    let entries = entries(value)?;
     let mut jobs = Vec::with_capacity(entries.len());
     let mut warnings = Vec::new();
-    let mut faults = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let prefix = format!("/jobs/{index}");
         match read_job(entry, &prefix, options, &client.name, &state.ports.artifacts) {
@@ -130,6 +192,13 @@ fn read_batch(
     if faults.is_empty() { Ok((jobs, warnings)) } else { Err(Refusal::spec(faults)) }
 }
 
+/// What was noticed of a batch that was accepted before.
+fn batch_warnings(bytes: &[u8], options: ReadOptions) -> Vec<Warning> {
+    let entries = body::read_value(bytes).and_then(|(value, _)| entries(value)).unwrap_or_default();
+    let read = |(index, entry)| spec::read(entry, &format!("/jobs/{index}"), options).ok();
+    entries.iter().enumerate().filter_map(read).flat_map(|read| read.warnings).collect()
+}
+
 fn entries(batch: Value) -> Result<Vec<Value>, Refusal> {
     let Value::Object(mut object) = batch else {
         return Err(one_fault("", "invalid", "an object with the field `jobs` is expected"));
@@ -138,7 +207,11 @@ fn entries(batch: Value) -> Result<Vec<Value>, Refusal> {
         return Err(one_fault("/jobs", "invalid", "a list of specs is expected"));
     };
     if let Some(unknown) = object.keys().next() {
-        return Err(one_fault(&format!("/{unknown}"), "unknown_field", "a batch has the field `jobs` alone"));
+        return Err(one_fault(
+            &format!("/{}", escaped(unknown)),
+            "unknown_field",
+            "a batch has the field `jobs` alone",
+        ));
     }
     if entries.is_empty() || entries.len() > BATCH_JOBS {
         let detail = format!("{} specs given, 1 to {BATCH_JOBS} are expected", entries.len());
@@ -155,11 +228,6 @@ fn one_fault(pointer: &str, code: &str, detail: &str) -> Refusal {
 }
 
 fn options(request: &HttpRequest, client: &Client) -> ReadOptions {
-    let strict = request
-        .headers()
-        .get_all("Prefer")
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split([',', ';']))
-        .any(|preference| preference.trim().eq_ignore_ascii_case("handling=strict"));
+    let strict = body::wants_strict(request);
     ReadOptions { strict, allow_absolute_cwd: client.local }
 }
