@@ -8,7 +8,8 @@ use gpulayer::contract::quantity::{Cpus, Timestamp};
 use gpulayer::contract::spec::{Resources, Target};
 use gpulayer::contract::worker::{Capabilities, WorkerKind};
 use gpulayer::domain::placement::{
-    Amount, Pass, Pool, PoolError, Queue, QueuedJob, Shape, Verdict, explain, place, queue_reason, verdict,
+    Amount, Pass, Pool, PoolError, Queue, QueuedJob, Shape, Verdict, explain, never_fits, place,
+    queue_reason, verdict,
 };
 use proptest::prelude::*;
 
@@ -174,6 +175,7 @@ fn says_why_per_worker_and_grouped() {
     }
     assert_eq!(queue_reason(&shape(8000, None), &pool), "3 workers: needs 8 CPUs, has 2 in all");
     assert_eq!(verdict(&shape(8000, None), &pool), Verdict::Never);
+    assert!(never_fits(&queue_reason(&shape(8000, None), &pool)));
     assert_eq!(
         queue_reason(&shape(1000, Some(6)), &pool),
         "3 workers: needs 6 GiB of memory, has 4 GiB in all"
@@ -194,6 +196,10 @@ fn says_why_per_worker_and_grouped() {
     );
     assert_eq!(verdict(&shape(1000, None), &pool), Verdict::NotNow);
     assert_eq!(verdict(&shape(500, None), &pool), Verdict::Fits);
+    for mixed in [shape(1000, None), shape(500, None), shape(500, Some(2))] {
+        assert!(!never_fits(&queue_reason(&mixed, &pool)));
+    }
+    assert!(!never_fits(&queue_reason(&shape(1000, None), &Pool::new())));
 
     let with = |change: fn(&mut Shape)| {
         let mut shape = shape(1000, None);

@@ -67,6 +67,15 @@ pub fn queue_reason(shape: &Shape, pool: &Pool) -> String {
     lines.join(" · ")
 }
 
+/// Whether a [`queue_reason`] says that waiting does not help: no worker of the pool is like that.
+pub fn never_fits(reason: &str) -> bool {
+    const MAY_CHANGE: [&str; 3] = ["has room", "takes no tasks now", " free of "];
+    reason.split(" · ").all(|line| {
+        let lack = line.split_once(": ").map(|(_, lack)| lack);
+        lack.is_some_and(|lack| !MAY_CHANGE.iter().any(|words| lack.contains(words)))
+    })
+}
+
 /// The best any worker can do. Without workers it is `NotNow`: one may join.
 pub fn verdict(shape: &Shape, pool: &Pool) -> Verdict {
     pool.workers().map(|worker| verdict_of(lack(shape, worker).as_ref())).max().unwrap_or(Verdict::NotNow)
