@@ -240,7 +240,12 @@ impl Client {
     /// Sends a call and reads the whole answer. After a cut a repeatable call is sent again, at once and then with
     /// growing pauses while the server is away, for [`Client::with_reconnect_for`].
     pub async fn answer(&self, call: &Call) -> Result<Answer, ClientError> {
-        let mut retry = Retry::new(self.shared.reconnect_for);
+        self.answer_within(call, self.shared.reconnect_for).await
+    }
+
+    /// As [`Client::answer`], with a time of its own to reach the server again.
+    pub async fn answer_within(&self, call: &Call, reconnect_for: Duration) -> Result<Answer, ClientError> {
+        let mut retry = Retry::new(reconnect_for);
         loop {
             let failed = match self.answer_once(call).await {
                 Ok(answer) => return Ok(answer),
