@@ -4,6 +4,7 @@
 mod args;
 mod artifact;
 mod carry;
+mod contact;
 mod daemon;
 mod doctor;
 mod dry_run;
@@ -15,6 +16,7 @@ mod hand_over;
 mod job_choice;
 mod jobs;
 mod logs;
+mod next_step;
 pub mod on_demand;
 mod quantities;
 pub mod reference;
@@ -37,6 +39,7 @@ use args::{Cli, Command, ServerCommand};
 pub use daemon::RunDaemon;
 use error::CliError;
 use exit_status::ExitStatus;
+use next_step::NextStep;
 use server_choice::{OnDemand, Server, server};
 
 /// What every command knows.
@@ -50,12 +53,21 @@ impl Context {
     fn server(&self, on_demand: OnDemand) -> Result<Server, CliError> {
         server(self.server_flag.as_deref(), &self.settings, on_demand)
     }
+
+    /// What may be typed next, on the same server.
+    fn next(&self) -> NextStep {
+        NextStep::after(self.server_flag.as_deref())
+    }
 }
 
 /// Runs the command line of this process. `run_daemon` carries out `server start`.
 pub fn main(run_daemon: RunDaemon) -> ExitCode {
+    let mut next = NextStep::default();
     let done = match Cli::try_parse() {
-        Ok(cli) => dispatch(cli, run_daemon),
+        Ok(cli) => {
+            next = NextStep::after(cli.global.server.as_deref());
+            dispatch(cli, run_daemon)
+        }
         // The help that was asked for, or a usage error: with status 0 and 2.
         Err(told) if told.use_stderr() => {
             drop(told.print());
@@ -67,7 +79,7 @@ pub fn main(run_daemon: RunDaemon) -> ExitCode {
         Ok(status) => status.into(),
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            screen::say(error.rendered().trim_end());
+            screen::say(error.rendered(&next).trim_end());
             error.exit_status().into()
         }
     }

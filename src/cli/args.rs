@@ -2,18 +2,15 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use super::spec_args::SpecArgs;
+use crate::contract::job::JobState;
 
 /// Runs a command on any machine that can run it, and brings back logs, outputs and the result.
 #[derive(Debug, Parser)]
-#[command(
-    name = "gpulayer",
-    version,
-    disable_help_subcommand = true,
-    after_help = "Start with:  gpulayer run -- python train.py"
-)]
+#[command(name = "gpulayer", version, after_help = "Start with:  gpulayer run -- python train.py")]
 pub(super) struct Cli {
     #[command(flatten)]
     pub(super) global: Global,
@@ -115,8 +112,16 @@ pub(super) struct Jobs {
     #[arg(value_name = "JOB", required_unless_present = "label")]
     pub(super) jobs: Vec<String>,
     /// All jobs with this label; repeat to narrow
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     pub(super) label: Vec<String>,
+}
+
+/// `KEY=VALUE`.
+fn label(text: &str) -> Result<String, &'static str> {
+    match text.split_once('=') {
+        Some((key, _)) if !key.is_empty() => Ok(text.to_owned()),
+        _ => Err("expected KEY=VALUE"),
+    }
 }
 
 /// `gpulayer ps`.
@@ -126,13 +131,13 @@ pub(super) struct PsArgs {
     #[arg(long, short = 'a')]
     pub(super) all: bool,
     /// Only jobs in this state; may be repeated
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", value_parser = PossibleValuesParser::new(JobState::ALL.map(JobState::word)))]
     pub(super) state: Vec<String>,
     /// Only jobs of this project
     #[arg(long, value_name = "NAME")]
     pub(super) project: Option<String>,
     /// Only jobs with this label; may be repeated
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     pub(super) label: Vec<String>,
     /// Only jobs I submitted
     #[arg(long)]
@@ -149,19 +154,19 @@ pub(super) struct LogsArgs {
     #[arg(long, short = 'f')]
     pub(super) follow: bool,
     /// Only lines of this attempt
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) attempt: Option<u32>,
     /// Only lines of this task
     #[arg(long, value_name = "TASK")]
     pub(super) task: Option<String>,
     /// Only lines of this rank
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) rank: Option<u32>,
     /// Only lines of this stream
     #[arg(long, value_name = "STREAM", value_parser = ["stdout", "stderr", "system"])]
     pub(super) stream: Option<String>,
     /// Only the last N lines
-    #[arg(long, short = 'n', value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true)]
     pub(super) tail: Option<usize>,
     /// Only lines written since: a time (RFC 3339) or how long ago (10m)
     #[arg(long, value_name = "TIME|AGO")]
@@ -225,7 +230,7 @@ pub(super) enum ArtifactCommand {
         /// artifact://sha256/HEX
         #[arg(value_name = "ADDRESS")]
         address: String,
-        /// Into this file
+        /// Into this file; `-` = standard output
         #[arg(long, short = 'o', value_name = "FILE")]
         output: PathBuf,
         /// Overwrite a file that is there

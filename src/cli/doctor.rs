@@ -87,7 +87,7 @@ pub(super) async fn run(context: &Context) -> Result<ExitStatus, CliError> {
         Err(error) => checks.push(check(
             "daemon",
             Verdict::Bad,
-            CliError::from(error).rendered().trim().replace('\n', ";"),
+            CliError::from(error).rendered(&context.next()).trim().replace('\n', ";"),
         )),
     }
     let failed = checks.iter().filter(|check| check.verdict == Verdict::Bad).count();

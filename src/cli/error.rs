@@ -6,6 +6,8 @@ use std::io;
 use std::path::PathBuf;
 
 use super::exit_status::ExitStatus;
+use super::next_step::NextStep;
+use crate::artifacts::bundle::BundleError;
 use crate::client::ClientError;
 use crate::config::ConfigError;
 use crate::contract::error_code::ErrorCode;
@@ -22,7 +24,7 @@ pub enum CliError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A flag's value cannot be used.
-    #[error("{flag} {given}: {expected} is expected")]
+    #[error("{flag} {given}: expected {expected}")]
     Flag {
         /// The flag.
         flag: &'static str,
@@ -82,6 +84,24 @@ pub enum CliError {
         /// Which file.
         path: PathBuf,
     },
+    /// A file that a flag names cannot be read.
+    #[error("{flag} {path} cannot be read", path = .path.display())]
+    GivenFile {
+        /// The flag.
+        flag: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line of an `--env-file`. What it holds may be a secret, so it is not shown.
+    #[error("--env-file {path}, line {line}: expected NAME=VALUE", path = .path.display())]
+    EnvFileLine {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
     /// A file of this machine.
     #[error("cannot {operation} {path}", path = .path.display())]
     File {
@@ -100,6 +120,34 @@ pub enum CliError {
         /// How many.
         count: usize,
     },
+    /// A job that has brought nothing.
+    #[error("job {job} {}", match (*ended, *undeclared) {
+        (false, _) => format!("is still {state}, so nothing can be fetched yet"),
+        (true, false) => format!("{state} without any declared output, so there is nothing to fetch"),
+        (true, true) => "has no undeclared files, or they are kept no longer".to_owned(),
+    })]
+    NothingToFetch {
+        /// The end of its id.
+        job: String,
+        /// Whether its state is the last one.
+        ended: bool,
+        /// The word.
+        state: &'static str,
+        /// Whether undeclared files were asked for.
+        undeclared: bool,
+        /// How many undeclared files are there.
+        kept: usize,
+    },
+    /// A job that has not ended cannot be removed or submitted again.
+    #[error("cannot {operation} job {job}")]
+    JobNotEnded {
+        /// `remove`, `retry`.
+        operation: &'static str,
+        /// The end of its id.
+        job: String,
+        /// What the server said.
+        source: ClientError,
+    },
     /// An output whose path or link leaves the folder.
     #[error("{path}: leads out of the folder it is fetched to, so it is not written")]
     LeavesFolder {
@@ -111,6 +159,12 @@ pub enum CliError {
     NoSuchJob {
         /// As given.
         given: String,
+    },
+    /// No job has the labels.
+    #[error("no job has the label {labels}")]
+    NoJobLabelled {
+        /// As given.
+        labels: String,
     },
     /// Several jobs are meant by that.
     #[error("`{given}` could mean {candidates}")]
@@ -184,7 +238,9 @@ impl CliError {
     /// CONTRACT, Command line: 1 failed, 2 usage.
     pub(super) fn exit_status(&self) -> ExitStatus {
         match self {
-            CliError::Flag { .. }
+            CliError::Client(ClientError::Endpoint(_))
+            | CliError::Flag { .. }
+            | CliError::EnvFileLine { .. }
             | CliError::Quantity { .. }
             | CliError::NothingToRun
             | CliError::TwoCommands
@@ -197,7 +253,7 @@ impl CliError {
     }
 
     /// What to do next, when there is something to say.
-    fn hint(&self) -> Option<String> {
+    fn hint(&self, next: &NextStep) -> Option<String> {
         match self {
             CliError::Client(ClientError::Unreachable { .. }) => Some(
                 "check that the server runs there; a configured server that does not answer is never replaced by another"
@@ -208,13 +264,30 @@ impl CliError {
                     "set GPULAYER_TOKEN to a client token; on the server's machine: GPULAYER_TOKEN=$(cat ~/.gpulayer/client-token)"
                         .to_owned(),
                 ),
-                ErrorCode::StorageFull => Some("free disk space on the server, or remove ended jobs with `gpulayer rm`".to_owned()),
+                ErrorCode::StorageFull => Some("free disk space on the server, or remove ended jobs with `".to_owned() + &next.command("rm") + "`"),
                 ErrorCode::Internal => Some(format!("look for request {} in the daemon's log", problem.request_id)),
                 _ if problem.retryable => Some("try again shortly".to_owned()),
                 _ => None,
             },
             CliError::InTheWay { .. } => Some("fetch into another folder with --to, or overwrite with --force".to_owned()),
-            CliError::NoSuchJob { .. } => Some("`gpulayer ps -a` lists all jobs".to_owned()),
+            CliError::NothingToFetch { job, ended: false, .. } => {
+                Some(format!("`{}` first", next.command(&format!("wait {job}"))))
+            }
+            CliError::NothingToFetch { job, undeclared: false, kept, .. } if *kept > 0 => Some(format!(
+                "`{}` brings {kept} that no --output names",
+                next.command(&format!("fetch {job} --undeclared"))
+            )),
+            CliError::JobNotEnded { job, .. } => Some(format!("`{}` stops it", next.command(&format!("cancel {job}")))),
+            CliError::Bundle { source, .. } => match source.downcast_ref() {
+                Some(BundleError::TooLarge { .. } | BundleError::TooManyEntries { .. }) => Some(
+                    "leave files out with a .gpulayerignore, send nothing with --source none, or single files with --input"
+                        .to_owned(),
+                ),
+                _ => None,
+            },
+            CliError::NoSuchJob { .. } | CliError::NoJobLabelled { .. } => {
+                Some(format!("`{}` lists all jobs", next.command("ps -a")))
+            }
             CliError::AmbiguousJob { .. } => Some("give more characters of the id".to_owned()),
             CliError::HereElsewhere => Some("leave --here out to send a copy of the folder (--source)".to_owned()),
             _ => None,
@@ -222,7 +295,7 @@ impl CliError {
     }
 
     /// The whole message for standard error: what failed, every cause, every bad field, what to do next.
-    pub(super) fn rendered(&self) -> String {
+    pub(super) fn rendered(&self, next: &NextStep) -> String {
         let mut text = format!("gpulayer: {self}\n");
         let mut cause = self.source();
         while let Some(error) = cause {
@@ -244,7 +317,7 @@ impl CliError {
         for fault in faults {
             let _ = writeln!(text, "  {}: {}", fault.pointer, fault.detail);
         }
-        if let Some(hint) = self.hint() {
+        if let Some(hint) = self.hint(next) {
             let _ = writeln!(text, "  hint: {hint}");
         }
         text
@@ -268,7 +341,7 @@ mod tests {
             fault("/workload/command/argv", "must hold at least the program"),
             fault("/priority", "is 200, but -100 to 100 is allowed"),
         ]);
-        insta::assert_snapshot!(CliError::from(ClientError::Refused(Box::new(problem))).rendered(), @"
+        insta::assert_snapshot!(CliError::from(ClientError::Refused(Box::new(problem))).rendered(&NextStep::default()), @"
         gpulayer: The spec has 2 faults.
           /workload/command/argv: must hold at least the program
           /priority: is 200, but -100 to 100 is allowed
@@ -281,11 +354,29 @@ mod tests {
             endpoint: Endpoint::parse("http://127.0.0.1:9").unwrap(),
             source: io::Error::other("Connection refused"),
         };
-        insta::assert_snapshot!(CliError::from(error).rendered(), @"
+        insta::assert_snapshot!(CliError::from(error).rendered(&NextStep::default()), @"
         gpulayer: no answer from http://127.0.0.1:9
           because: Connection refused
           hint: check that the server runs there; a configured server that does not answer is never replaced by another
         ");
+    }
+
+    #[test]
+    fn a_job_that_brought_nothing_says_what_to_do() {
+        let nothing = |ended, state, kept| {
+            let job = "a7kq2b".to_owned();
+            CliError::NothingToFetch { job, ended, state, undeclared: false, kept }
+                .rendered(&NextStep::default())
+        };
+        insta::assert_snapshot!(nothing(false, "running", 0), @"
+        gpulayer: job a7kq2b is still running, so nothing can be fetched yet
+          hint: `gpulayer wait a7kq2b` first
+        ");
+        insta::assert_snapshot!(nothing(true, "failed", 2), @"
+        gpulayer: job a7kq2b failed without any declared output, so there is nothing to fetch
+          hint: `gpulayer fetch a7kq2b --undeclared` brings 2 that no --output names
+        ");
+        insta::assert_snapshot!(nothing(true, "succeeded", 0), @"gpulayer: job a7kq2b succeeded without any declared output, so there is nothing to fetch");
     }
 
     #[test]

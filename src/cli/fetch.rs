@@ -34,6 +34,15 @@ pub(super) async fn run(context: &Context, args: &FetchArgs) -> Result<ExitStatu
     } else {
         job.outputs.iter().map(Wanted::output).collect()
     };
+    if wanted.is_empty() {
+        return Err(CliError::NothingToFetch {
+            job: tail(id),
+            ended: job.state.ended(),
+            state: job.state.word(),
+            undeclared: args.undeclared,
+            kept: job.undeclared.len(),
+        });
+    }
     let written = bring_all(&client, &wanted, &args.to, args.force).await?;
     if context.json {
         if args.undeclared {
@@ -46,14 +55,14 @@ pub(super) async fn run(context: &Context, args: &FetchArgs) -> Result<ExitStatu
     for file in &wanted {
         print(&args.to.join(&file.path).display().to_string())?;
     }
-    let hint = if args.undeclared || !wanted.is_empty() || job.undeclared.is_empty() {
-        String::new()
-    } else {
-        format!(" · gpulayer fetch {} --undeclared brings {} more", tail(id), job.undeclared.len())
-    };
-    let files = if wanted.len() == 1 { "file" } else { "files" };
-    say(&format!("{} {files}, {} brought{hint}", wanted.len(), size(written)));
+    say(&brought(wanted.len(), written, &args.to));
     Ok(ExitStatus::SUCCESS)
+}
+
+/// `2 files, 1.2 MB brought to out`.
+pub(super) fn brought(count: usize, written: u64, to: &Path) -> String {
+    let files = if count == 1 { "file" } else { "files" };
+    format!("{count} {files}, {} brought to {}", size(written), to.display())
 }
 
 /// One file to bring: where it goes, and where it is.

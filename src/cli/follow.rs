@@ -2,20 +2,17 @@
 //! connection or the daemon meanwhile.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use serde::Serialize;
 
+use super::contact::{Contact, Perseverance};
 use super::error::CliError;
 use super::screen::{colour_on, say};
 use super::shown::harmless;
-use crate::client::{Client, ClientError, Retry};
+use crate::client::{Call, ClientError};
 use crate::contract::ids::JobId;
 use crate::contract::job::Job;
 use crate::contract::log::{LogLine, Stream};
-
-/// For how long a server that went away is waited for before the job is left alone.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Prints log lines: the program's standard output on ours, its standard error on ours.
 pub(super) struct LogPrinter {
@@ -93,9 +90,13 @@ impl LogPrinter {
 }
 
 /// Prints a job's log from the beginning to its end.
-pub(super) async fn log_to_end(client: &Client, id: JobId, printer: &mut LogPrinter) -> Result<(), CliError> {
+pub(super) async fn log_to_end(
+    contact: &Contact<'_>,
+    id: JobId,
+    printer: &mut LogPrinter,
+) -> Result<(), CliError> {
     let mut after = 0;
-    each_line(client, id, &mut after, &mut |line, drained| {
+    each_line(contact, id, &mut after, &mut |line, drained| {
         printer.line(line)?;
         if drained { printer.flush() } else { Ok(()) }
     })
@@ -106,13 +107,13 @@ pub(super) async fn log_to_end(client: &Client, id: JobId, printer: &mut LogPrin
 /// Hands out every line after `after`, in order and once, until the log has ended. With each comes whether none
 /// is waiting behind it.
 pub(super) async fn each_line(
-    client: &Client,
+    contact: &Contact<'_>,
     id: JobId,
     after: &mut u64,
     line: &mut dyn FnMut(&LogLine, bool) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     let path = format!("/v1/jobs/{id}/logs");
-    each_event(client, &path, after, &mut |kind, text, drained| match kind {
+    each_event(contact, &path, after, &mut |kind, text, drained| match kind {
         "log" => line(&parsed(&path, text)?, drained),
         "gap" => {
             say("gpulayer: some lines of the log are missing here");
@@ -131,21 +132,21 @@ pub(super) fn parsed<T: serde::de::DeserializeOwned>(path: &str, text: &str) -> 
 
 /// Hands out every event of a stream after `after` until `end`, going on where it stood after each cut.
 pub(super) async fn each_event(
-    client: &Client,
+    contact: &Contact<'_>,
     path: &str,
     after: &mut u64,
     event: &mut dyn FnMut(&str, &str, bool) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
-    let mut retry = Retry::patient(PATIENCE);
+    let mut tries = Perseverance::of(contact);
     loop {
-        let failed = match client.stream(path, *after).await {
+        let failed = match tries.attempt(contact.client.stream(path, *after)).await {
             Err(failed) => failed,
             Ok(mut stream) => loop {
                 match stream.next().await {
                     Ok(None) => return Ok(()),
                     Ok(Some(next)) if next.id.is_some_and(|id| id <= *after) => {}
                     Ok(Some(next)) => {
-                        retry = Retry::patient(PATIENCE);
+                        tries.progressed();
                         event(&next.kind, &next.data, stream.is_drained())?;
                         *after = next.id.unwrap_or(*after);
                     }
@@ -153,22 +154,22 @@ pub(super) async fn each_event(
                 }
             },
         };
-        if !retry.pause_after(&failed).await {
+        if !tries.pause_after(&failed).await {
             return Err(failed.into());
         }
     }
 }
 
 /// Waits for a job's end: one parked call at a time.
-pub(super) async fn end_of(client: &Client, id: JobId) -> Result<Job, CliError> {
-    let path = format!("/v1/jobs/{id}?wait_s=60");
-    let mut retry = Retry::patient(PATIENCE);
+pub(super) async fn end_of(contact: &Contact<'_>, id: JobId) -> Result<Job, CliError> {
+    let call = Call::get(format!("/v1/jobs/{id}?wait_s=60"));
+    let mut tries = Perseverance::of(contact);
     loop {
-        match client.get::<Job>(&path).await {
+        match tries.ask(&call).await.and_then(|answer| answer.json::<Job>()) {
             Ok(job) if job.state.ended() => return Ok(job),
-            Ok(_) => retry = Retry::patient(PATIENCE),
+            Ok(_) => tries.progressed(),
             Err(failed) => {
-                if !retry.pause_after(&failed).await {
+                if !tries.pause_after(&failed).await {
                     return Err(failed.into());
                 }
             }

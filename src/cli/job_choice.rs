@@ -44,8 +44,8 @@ pub(super) async fn several(client: &Client, jobs: &Jobs) -> Result<Vec<JobId>, 
     if !jobs.label.is_empty() {
         let labels: String = jobs.label.iter().map(|label| format!("&label={}", encoded(label))).collect();
         let found = all(client, &labels, usize::MAX).await?;
-        if found.is_empty() && ids.is_empty() {
-            return Err(CliError::NoSuchJob { given: jobs.label.join(" ") });
+        if found.is_empty() {
+            return Err(CliError::NoJobLabelled { labels: jobs.label.join(" ") });
         }
         ids.extend(found.into_iter().map(|job| job.id));
     }

@@ -1,5 +1,7 @@
 //! `ps`, `cancel`, `retry`, `rm`.
 
+use futures_util::future::join_all;
+
 use super::Context;
 use super::args::{CancelArgs, Jobs, PsArgs};
 use super::error::CliError;
@@ -9,6 +11,8 @@ use super::screen::{Output, print, print_json, table};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, span, tail};
 use crate::client::endpoint::encoded;
+use crate::client::{Client, ClientError};
+use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState};
 use crate::contract::quantity::Timestamp;
@@ -16,6 +20,8 @@ use crate::contract::server::WhoAmI;
 
 /// How many ended jobs are listed beside the active ones.
 const ENDED: usize = 10;
+/// For how many queued jobs the reason is asked for.
+const EXPLAINED: usize = 20;
 /// The longest name or reason in a table, in characters.
 const LONGEST_CELL: usize = 48;
 
@@ -37,7 +43,7 @@ pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<ExitStatus, C
         let some = JobState::ALL.iter().filter(|state| state.ended() == ended);
         some.map(|state| format!("&state={}", state.word())).collect()
     };
-    let jobs = if !args.state.is_empty() {
+    let mut jobs = if !args.state.is_empty() {
         let states: String = args.state.iter().map(|state| format!("&state={}", encoded(state))).collect();
         all(&client, &(states + &filter), usize::MAX).await?
     } else if args.all {
@@ -55,10 +61,23 @@ pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<ExitStatus, C
         output.flush()?;
         return Ok(ExitStatus::SUCCESS);
     }
+    explain_waiting(&client, &mut jobs).await;
     let now = crate::clock::now();
     let rows: Vec<_> = jobs.iter().map(|job| row(job, now)).collect();
     table(&["JOB", "NAME", "STATE", "SUBMITTED", "TIME", "WHY"], &rows)?;
     Ok(ExitStatus::SUCCESS)
+}
+
+/// Lists do not say what a job waits for; each job does. Asks for the newest few.
+async fn explain_waiting(client: &Client, jobs: &mut [Job]) {
+    let waiting = |job: &&mut Job| job.state == JobState::Queued && job.queue_reason.is_none();
+    join_all(jobs.iter_mut().filter(waiting).take(EXPLAINED).map(async |job| {
+        // A job that has just gone is listed without a reason.
+        if let Ok(now) = client.get::<Job>(&format!("/v1/jobs/{}", job.id)).await {
+            job.queue_reason = now.queue_reason;
+        }
+    }))
+    .await;
 }
 
 fn row(job: &Job, now: Timestamp) -> Vec<String> {
@@ -67,9 +86,14 @@ fn row(job: &Job, now: Timestamp) -> Vec<String> {
         (None, _) => String::new(),
     };
     let why = match (&job.end, &job.queue_reason) {
-        (Some(end), _) if job.state == JobState::Failed => {
-            end.detail.clone().unwrap_or_else(|| end.reason.word().to_owned())
-        }
+        (Some(end), _) if job.state != JobState::Succeeded => match &end.detail {
+            Some(detail) => detail.clone(),
+            // The state says this word already.
+            None if end.reason.word() == job.state.word() => {
+                end.reason.sentence().trim_end_matches('.').to_owned()
+            }
+            None => end.reason.word().to_owned(),
+        },
         (None, Some(reason)) => reason.clone(),
         (None, None) if job.unreachable_since.is_some() => "its worker does not answer".to_owned(),
         (None, None) if job.cancel_requested_at.is_some() => "stopping".to_owned(),
@@ -98,9 +122,15 @@ fn short(text: &str) -> String {
 pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
     for id in several(&client, &args.jobs).await? {
+        let before: Job = client.get(&format!("/v1/jobs/{id}")).await?;
         let job: Job =
             client.post(&format!("/v1/jobs/{id}/cancel"), &CancelRequest { now: args.now }).await?;
-        tell(context, &job, if job.state.ended() { job.state.word() } else { "stopping" })?;
+        let word = match (before.state.ended(), job.state.ended()) {
+            (true, _) => format!("had ended already: {}", job.state.word()),
+            (false, true) => job.state.word().to_owned(),
+            (false, false) => "stopping".to_owned(),
+        };
+        tell(context, &job, &word)?;
     }
     Ok(ExitStatus::SUCCESS)
 }
@@ -109,7 +139,8 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitS
 pub(super) async fn retry(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
     for id in several(&client, args).await? {
-        let job: Job = client.post(&format!("/v1/jobs/{id}/retry"), &serde_json::json!({})).await?;
+        let again = client.post(&format!("/v1/jobs/{id}/retry"), &serde_json::json!({})).await;
+        let job: Job = again.map_err(|error| not_ended("retry", id, error))?;
         if context.json { print_json(&job)? } else { print(&job.id.to_string())? }
     }
     Ok(ExitStatus::SUCCESS)
@@ -119,10 +150,21 @@ pub(super) async fn retry(context: &Context, args: &Jobs) -> Result<ExitStatus, 
 pub(super) async fn rm(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
     for id in several(&client, args).await? {
-        client.delete(&format!("/v1/jobs/{id}")).await?;
+        let removed = client.delete(&format!("/v1/jobs/{id}")).await;
+        removed.map_err(|error| not_ended("remove", id, error))?;
         told(context, id, "removed")?;
     }
     Ok(ExitStatus::SUCCESS)
+}
+
+/// Names the job where the server's refusal says only that it has not ended.
+fn not_ended(operation: &'static str, id: JobId, error: ClientError) -> CliError {
+    match error.problem() {
+        Some(problem) if problem.code == ErrorCode::JobNotEnded => {
+            CliError::JobNotEnded { operation, job: tail(id), source: error }
+        }
+        _ => error.into(),
+    }
 }
 
 fn tell(context: &Context, job: &Job, word: &str) -> Result<(), CliError> {

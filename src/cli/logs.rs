@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::Context;
 use super::args::{EventsArgs, LogsArgs};
+use super::contact::Contact;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::follow::{LogPrinter, each_event, each_line, parsed};
@@ -111,7 +112,7 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
     }
     lines.flush()?;
     if args.follow {
-        each_line(&client, id, &mut after, &mut |line, drained| {
+        each_line(&Contact::with(&client), id, &mut after, &mut |line, drained| {
             if filter.takes(line) {
                 lines.print(line)?;
             }
@@ -161,7 +162,7 @@ pub(super) async fn events(context: &Context, args: &EventsArgs) -> Result<ExitS
     if args.follow {
         let path = format!("/v1/jobs/{id}/events");
         let mut after = 0;
-        each_event(&client, &path, &mut after, &mut |kind, text, _| {
+        each_event(&Contact::with(&client), &path, &mut after, &mut |kind, text, _| {
             if kind == "event" {
                 print_event(context, &mut output, &parsed(&path, text)?)?;
             }

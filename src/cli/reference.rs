@@ -33,7 +33,7 @@ fn section(page: &mut String, command: &mut clap::Command, name: &str) {
     let lines: Vec<_> = help.lines().map(str::trim_end).collect();
     let _ = write!(page, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
     for inner in command.get_subcommands_mut() {
-        if !inner.is_hide_set() {
+        if !inner.is_hide_set() && inner.get_name() != "help" {
             let name = format!("{name} {}", inner.get_name());
             section(page, inner, &name);
         }

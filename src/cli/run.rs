@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::Context;
 use super::args::{Jobs, OneJob, RunArgs, SubmitArgs};
 use super::carry::{Baggage, Source};
+use super::contact::Contact;
 use super::dry_run;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
@@ -18,6 +19,7 @@ use super::fetch;
 use super::follow::{LogPrinter, end_of, log_to_end};
 use super::hand_over;
 use super::job_choice;
+use super::next_step::NextStep;
 use super::screen::{print, print_json, say};
 use super::server_choice::{OnDemand, Server};
 use super::shown::{harmless, tail};
@@ -28,6 +30,7 @@ use crate::client::{Call, Client, ClientError};
 use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState};
 use crate::contract::problem::Warning;
+use crate::domain::placement;
 
 /// After this long in the queue a foreground job says why.
 const REASON_AFTER: Duration = Duration::from_secs(2);
@@ -71,19 +74,19 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus,
         Ok(None) => return Ok(ExitStatus::SUCCESS),
         // Nothing ran, so there is no status of its own to end with.
         Err(error @ CliError::Client(ClientError::Refused(_))) => {
-            say(error.rendered().trim_end());
+            say(error.rendered(&context.next()).trim_end());
             return Ok(ExitStatus::NO_STATUS);
         }
         Err(error) => return Err(error),
     };
-    followed(context, &server, id, Some(interrupts), args.to.as_deref()).await
+    followed(context, &server, id, Interrupted::Cancels, interrupts, args.to.as_deref()).await
 }
 
 /// `gpulayer attach`.
 pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatus, CliError> {
     let server = context.server(OnDemand::Start)?;
     let id = job_choice::one(&server.client, &args.job).await?;
-    followed(context, &server, id, None, None).await
+    followed(context, &server, id, Interrupted::Leaves, Interrupts::listen()?, None).await
 }
 
 /// `gpulayer wait`.
@@ -91,15 +94,21 @@ pub(super) async fn wait(context: &Context, args: &Jobs) -> Result<ExitStatus, C
     let server = context.server(OnDemand::Start)?;
     let ids = job_choice::several(&server.client, args).await?;
     let mut status = ExitStatus::SUCCESS;
-    for ended in join_all(ids.iter().map(|id| end_of(&server.client, *id))).await {
+    let contact = Contact::with(&server.client);
+    let mut interrupts = Interrupts::listen()?;
+    let all_ended = tokio::select! {
+        ended = join_all(ids.iter().map(|id| end_of(&contact, *id))) => ended,
+        () = interrupts.next() => return Ok(left(&context.next(), &ids)),
+    };
+    for ended in all_ended {
         let job = match ended {
             Ok(job) => job,
-            Err(error) => return given_up(error, None),
+            Err(error) => return given_up(&context.next(), error, &ids),
         };
         if context.json {
             print_json(&job)?;
         } else {
-            say(&verdict(&job, false));
+            say(&verdict(&job, &context.next(), false));
         }
         if status == ExitStatus::SUCCESS {
             status = ExitStatus::of_job(&job);
@@ -185,12 +194,13 @@ impl Interrupts {
     }
 }
 
-/// Waits for the next interrupt; for ever when nobody listens.
-async fn interrupted(interrupts: &mut Option<Interrupts>) {
-    match interrupts {
-        Some(interrupts) => interrupts.next().await,
-        None => std::future::pending().await,
-    }
+/// What an interrupt is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interrupted {
+    /// The job: it was submitted by this command.
+    Cancels,
+    /// This command: it only looks on.
+    Leaves,
 }
 
 /// Follows a job to its end: log, interrupts, why it waits, and the closing line. One parked call answers at the end;
@@ -199,14 +209,17 @@ async fn followed(
     context: &Context,
     server: &Server,
     id: JobId,
-    mut interrupts: Option<Interrupts>,
+    interrupted: Interrupted,
+    mut interrupts: Interrupts,
     to: Option<&Path>,
 ) -> Result<ExitStatus, CliError> {
     let client = &server.client;
+    let next = context.next();
+    let contact = Contact::with(client);
     let mut printer = LogPrinter::new(context.json);
     let job = {
-        let mut end = std::pin::pin!(end_of(client, id));
-        let mut log = std::pin::pin!(log_to_end(client, id, &mut printer));
+        let mut end = std::pin::pin!(end_of(&contact, id));
+        let mut log = std::pin::pin!(log_to_end(&contact, id, &mut printer));
         let mut look = std::pin::pin!(tokio::time::sleep(REASON_AFTER));
         let mut reason = WaitReason::default();
         let mut log_deadline = std::pin::pin!(tokio::time::sleep(Duration::MAX));
@@ -221,25 +234,29 @@ async fn followed(
                         ended = Some(job);
                         log_deadline.as_mut().reset(Instant::now() + LOG_GRACE);
                     }
-                    Err(error) => return given_up(error, Some(id)),
+                    Err(error) => return given_up(&next, error, &[id]),
                 },
                 log = &mut log, if !log_ended => match log {
                     Ok(()) => log_ended = true,
-                    Err(error) => return given_up(error, Some(id)),
+                    Err(error) => return given_up(&next, error, &[id]),
                 },
                 () = &mut log_deadline, if ended.is_some() => {
-                    say("gpulayer: the job has ended but its log has not; `gpulayer logs` may show more later");
+                    let logs = next.command(&format!("logs {}", tail(id)));
+                    say(&format!("gpulayer: the job has ended but its log has not; `{logs}` may show more later"));
                     break ended;
                 }
-                () = interrupted(&mut interrupts) => {
+                () = interrupts.next() => {
+                    if interrupted == Interrupted::Leaves {
+                        return Ok(left(&next, &[id]));
+                    }
                     interrupts_seen += 1;
                     match interrupts_seen {
-                        1 | 2 => cancel(client.clone(), id, interrupts_seen == 2),
-                        _ => return given_up_by_hand(id),
+                        1 | 2 => cancel(client.clone(), next.clone(), id, interrupts_seen == 2),
+                        _ => return given_up_by_hand(&next, id),
                     }
                 }
                 () = &mut look, if ended.is_none() && !reason.started => {
-                    reason.look(client, id).await;
+                    reason.look(client, &next, id).await;
                     look.as_mut().reset(Instant::now() + REASON_AGAIN);
                 }
             }
@@ -249,15 +266,16 @@ async fn followed(
     printer.job(&job)?;
     let fetched = match to {
         Some(to) if !job.outputs.is_empty() => {
-            fetch::outputs(client, &job.outputs, to).await?;
+            let written = fetch::outputs(client, &job.outputs, to).await?;
+            say(&fetch::brought(job.outputs.len(), written, to));
             true
         }
         _ => false,
     };
-    if let Some(text) = undeclared(&job) {
+    if let Some(text) = undeclared(&job, &next) {
         say(&text);
     }
-    say(&verdict(&job, fetched));
+    say(&verdict(&job, &next, fetched));
     Ok(ExitStatus::of_job(&job))
 }
 
@@ -265,34 +283,46 @@ async fn followed(
 #[derive(Default)]
 struct WaitReason {
     said: String,
+    /// That waiting does not help was said.
+    told: bool,
     started: bool,
 }
 
 impl WaitReason {
-    async fn look(&mut self, client: &Client, id: JobId) {
+    async fn look(&mut self, client: &Client, next: &NextStep, id: JobId) {
         let Ok(job) = client.get::<Job>(&format!("/v1/jobs/{id}")).await else { return };
         self.started = !matches!(job.state, JobState::Queued | JobState::Provisioning);
         let reason = job.queue_reason.filter(|reason| *reason != self.said);
         if let (false, Some(reason)) = (self.started, reason) {
             say(&format!("waiting: {}", harmless(&reason, false)));
+            if !self.told && placement::never_fits(&reason) {
+                self.told = true;
+                let cancel = next.command(&format!("cancel {}", tail(id)));
+                say(&format!(
+                    "no worker here is large enough, so it waits until one comes · `{cancel}`, or interrupt, ends it"
+                ));
+            }
             self.said = reason;
         }
     }
 }
 
 /// Asks for the end of the job without holding up what is shown meanwhile.
-fn cancel(client: Client, id: JobId, now: bool) {
-    say(if now { "killing the job" } else { "stopping the job; interrupt again to kill it at once" });
+fn cancel(client: Client, next: NextStep, id: JobId, now: bool) {
+    say(if now { "killing the job" } else { "stopping the job" });
     tokio::spawn(async move {
         let path = format!("/v1/jobs/{id}/cancel");
-        if let Err(error) = client.post::<serde::de::IgnoredAny>(&path, &CancelRequest { now }).await {
-            say(&CliError::from(error).rendered());
+        match client.post::<Job>(&path, &CancelRequest { now }).await {
+            // What had not started has ended with that.
+            Ok(job) if !now && !job.state.ended() => say("interrupt again to kill it at once"),
+            Ok(_) => {}
+            Err(error) => say(CliError::from(error).rendered(&next).trim_end()),
         }
     });
 }
 
 /// 75 when the connection is given up while the job still runs (CONTRACT, Command line).
-fn given_up(error: CliError, id: Option<JobId>) -> Result<ExitStatus, CliError> {
+fn given_up(next: &NextStep, error: CliError, ids: &[JobId]) -> Result<ExitStatus, CliError> {
     let connection = match &error {
         CliError::Client(error) => error.is_connection() || matches!(error, ClientError::NotStarted { .. }),
         error => error.is_broken_pipe(),
@@ -300,15 +330,46 @@ fn given_up(error: CliError, id: Option<JobId>) -> Result<ExitStatus, CliError> 
     if !connection {
         return Err(error);
     }
-    if !error.is_broken_pipe() {
-        say(error.rendered().trim_end());
-        let attach = id.map(|id| format!(" · gpulayer attach {}", tail(id))).unwrap_or_default();
-        say(&format!("given up; the job goes on{attach}"));
+    if error.is_broken_pipe() {
+        say("nobody reads the output any more");
+    } else {
+        say(error.rendered(next).trim_end());
     }
+    Ok(left(next, ids))
+}
+
+/// This command ends, the jobs do not: says how to come back to them.
+fn left(next: &NextStep, ids: &[JobId]) -> ExitStatus {
+    say(&goes_on(next, ids));
+    ExitStatus::GIVEN_UP
+}
+
+fn goes_on(next: &NextStep, ids: &[JobId]) -> String {
+    match ids {
+        [id] => format!("job {} goes on · {}", tail(*id), next.command(&format!("attach {}", tail(*id)))),
+        ids => {
+            let tails: Vec<_> = ids.iter().map(|id| tail(*id)).collect();
+            format!("the jobs go on · {}", next.command(&format!("wait {}", tails.join(" "))))
+        }
+    }
+}
+
+fn given_up_by_hand(next: &NextStep, id: JobId) -> Result<ExitStatus, CliError> {
+    let attach = next.command(&format!("attach {}", tail(id)));
+    say(&format!("given up while the job is being killed · {attach}"));
     Ok(ExitStatus::GIVEN_UP)
 }
 
-fn given_up_by_hand(id: JobId) -> Result<ExitStatus, CliError> {
-    say(&format!("given up while the job is being killed · gpulayer attach {}", tail(id)));
-    Ok(ExitStatus::GIVEN_UP)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_on_is_named_with_the_way_back() {
+        let id = |text: &str| text.parse::<JobId>().unwrap();
+        let (one, other) = (id("job_01hf7yat00e2g0000000a7kq2b"), id("job_01hf7yat00e2g0000000a7kq2c"));
+        let next = NextStep::default();
+        insta::assert_snapshot!(goes_on(&next, &[one]), @"job a7kq2b goes on · gpulayer attach a7kq2b");
+        insta::assert_snapshot!(goes_on(&next, &[one, other]), @"the jobs go on · gpulayer wait a7kq2b a7kq2c");
+    }
 }

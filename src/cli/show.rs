@@ -8,9 +8,10 @@ use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::job_choice::several;
 use super::logs::{all_events, event_line};
+use super::next_step::NextStep;
 use super::screen::{Output, print_json};
 use super::server_choice::OnDemand;
-use super::shown::{harmless, moment, size, span};
+use super::shown::{harmless, moment, quoted, size, span};
 use super::verdict::undeclared;
 use crate::contract::event::Event;
 use crate::contract::job::{Job, Page};
@@ -20,6 +21,7 @@ use crate::contract::worker::Task;
 pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
     let ids = several(&client, args).await?;
+    let next = context.next();
     let mut output = Output::new();
     for (index, id) in ids.into_iter().enumerate() {
         let job: Job = client.get(&format!("/v1/jobs/{id}")).await?;
@@ -32,13 +34,13 @@ pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, Cl
         if index > 0 {
             output.line("")?;
         }
-        output.text(&page(&job, &tasks.items, &events))?;
+        output.text(&page(&next, &job, &tasks.items, &events))?;
         output.flush()?;
     }
     Ok(ExitStatus::SUCCESS)
 }
 
-fn page(job: &Job, tasks: &[Task], events: &[Event]) -> String {
+fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String {
     let mut page = String::new();
     let mut field = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -88,7 +90,7 @@ fn page(job: &Job, tasks: &[Task], events: &[Event]) -> String {
         };
         field("output", Some(format!("{} ({what})", file.path)));
     }
-    field("files", undeclared(job));
+    field("files", undeclared(job, next));
     for warning in &job.warnings {
         field("warning", Some(format!("{} {}", warning.pointer, warning.detail).trim().to_owned()));
     }
@@ -115,24 +117,4 @@ fn command(job: &Job) -> Option<String> {
     }
     let words = command.get("argv")?.as_array()?.iter().filter_map(|word| word.as_str());
     Some(words.map(quoted).collect::<Vec<_>>().join(" "))
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_is_shown_as_one_would_type_it() {
-        assert_eq!(quoted("train.py"), "train.py");
-        assert_eq!(quoted("it's two"), r"'it'\''s two'");
-        assert_eq!(quoted(""), "''");
-    }
 }

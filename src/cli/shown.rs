@@ -54,6 +54,15 @@ pub(super) fn tail(id: JobId) -> String {
     text[text.len() - TAIL..].to_owned()
 }
 
+/// A word as a shell reads it back.
+pub(super) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// Text of a job as it may go to a terminal: what could move the cursor, retitle the window or paste is shown, not
 /// obeyed. Colours pass when `colour`, and are taken back at the end of the line.
 pub(super) fn harmless(text: &str, colour: bool) -> String {
@@ -119,6 +128,13 @@ mod tests {
         for (millis, text) in spans {
             assert_eq!(span(Seconds::from_millis(millis)), text);
         }
+    }
+
+    #[test]
+    fn a_word_is_quoted_where_a_shell_needs_it() {
+        assert_eq!(quoted("train.py"), "train.py");
+        assert_eq!(quoted("it's two"), r"'it'\''s two'");
+        assert_eq!(quoted(""), "''");
     }
 
     #[test]

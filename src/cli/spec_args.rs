@@ -42,23 +42,28 @@ pub(super) struct SpecArgs {
     #[arg(long, value_name = "JOB[:ended]", help_heading = "Identity and order")]
     pub(super) after: Vec<String>,
     /// Many jobs from one: a count, or FIRST-LAST; `%N` = at most N at once
-    #[arg(long, value_name = "COUNT|FIRST-LAST[%N]", help_heading = "Identity and order")]
+    #[arg(
+        long,
+        value_name = "COUNT|FIRST-LAST[%N]",
+        allow_negative_numbers = true,
+        help_heading = "Identity and order"
+    )]
     pub(super) array: Option<String>,
 
     /// Cores, with up to 3 decimals [default: 1]
-    #[arg(long, value_name = "N", help_heading = "Resources")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) cpus: Option<String>,
     /// Main memory, such as 16GiB
-    #[arg(long, value_name = "SIZE", help_heading = "Resources")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) memory: Option<String>,
     /// Disk, such as 100GB
-    #[arg(long, value_name = "SIZE", help_heading = "Resources")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) disk: Option<String>,
     /// GPUs: how many, of which model, or all of one worker
-    #[arg(long, value_name = "[MODEL:]N|all", help_heading = "Resources")]
+    #[arg(long, value_name = "[MODEL:]N|all", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) gpus: Option<String>,
     /// Memory of each GPU, such as 40GB
-    #[arg(long, value_name = "SIZE", help_heading = "Resources")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) gpu_memory: Option<String>,
     /// Whether GPU memory is its own or shared with the CPU
     #[arg(long, value_name = "KIND", value_parser = ["dedicated", "unified"], help_heading = "Resources")]
@@ -82,10 +87,10 @@ pub(super) struct SpecArgs {
     )]
     pub(super) distributed: Option<String>,
     /// Nodes of the gang
-    #[arg(long, value_name = "N", help_heading = "Resources")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) nodes: Option<u32>,
     /// Processes on each node: a count, or `gpu`
-    #[arg(long, value_name = "N|gpu", help_heading = "Resources")]
+    #[arg(long, value_name = "N|gpu", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) nproc_per_node: Option<String>,
 
     /// Environment variable; without a value, the one of this shell; may be repeated
@@ -117,19 +122,19 @@ pub(super) struct SpecArgs {
     pub(super) uv: Option<String>,
 
     /// Stop it after running this long, such as 90m
-    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Limits")]
     pub(super) timeout: Option<String>,
     /// Give up when it has not started after this long
-    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Limits")]
     pub(super) queue_timeout: Option<String>,
     /// From the stop signal to the kill [default: 10s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Limits")]
     pub(super) grace: Option<String>,
     /// Sent first when it has to stop [default: TERM]
     #[arg(long, value_name = "SIGNAL", help_heading = "Limits")]
     pub(super) stop_signal: Option<String>,
     /// Try again by itself up to N times
-    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Limits")]
     pub(super) retries: Option<u32>,
     /// For which ends: reasons, owners or any; may be repeated [default: worker_lost]
     #[arg(long, value_name = "REASON", value_delimiter = ',', help_heading = "Limits")]

@@ -1,5 +1,6 @@
 //! The last line of a foreground job: verdict, duration, peak memory, and what to type next.
 
+use super::next_step::NextStep;
 use super::shown::{harmless, size, span, tail};
 use crate::contract::end::End;
 use crate::contract::job::{Job, JobState};
@@ -8,7 +9,7 @@ use crate::contract::job::{Job, JobState};
 const NAMED: usize = 5;
 
 /// The one line, without line end.
-pub(super) fn verdict(job: &Job, fetched: bool) -> String {
+pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
     let id = tail(job.id);
     let mut parts = vec![format!("job {id} {}", outcome(job))];
     if let Some(end) = &job.end {
@@ -16,11 +17,11 @@ pub(super) fn verdict(job: &Job, fetched: bool) -> String {
         parts.extend(end.peak_memory_bytes.map(|bytes| format!("peak {}", size(bytes))));
     }
     if !job.outputs.is_empty() && !fetched {
-        parts.push(format!("gpulayer fetch {id} --to out"));
+        parts.push(next.command(&format!("fetch {id} --to out")));
     }
-    parts.push(format!("gpulayer logs {id}"));
+    parts.push(next.command(&format!("logs {id}")));
     if job.state != JobState::Succeeded {
-        parts.push(format!("gpulayer show {id}"));
+        parts.push(next.command(&format!("show {id}")));
     }
     parts.join(" · ")
 }
@@ -47,12 +48,14 @@ fn cause(end: &End) -> Option<String> {
     match (end.exit_code, &end.signal) {
         (Some(code), _) if code != 0 => Some(format!("exit status {code}")),
         (_, Some(signal)) => Some(signal.clone()),
+        // `cancelled: cancelled` says nothing more.
+        _ if end.reason.word() == end.reason.job_state().word() => None,
         _ => Some(end.reason.word().to_owned()),
     }
 }
 
 /// The files that no output declares and that can still be fetched; `None` when there are none.
-pub(super) fn undeclared(job: &Job) -> Option<String> {
+pub(super) fn undeclared(job: &Job, next: &NextStep) -> Option<String> {
     let files = &job.undeclared;
     if files.is_empty() {
         return None;
@@ -66,8 +69,9 @@ pub(super) fn undeclared(job: &Job) -> Option<String> {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let id = tail(job.id);
     Some(format!(
-        "kept, though no --output names them: {}{more} · gpulayer fetch {id} --undeclared --to out",
-        named.join(", ")
+        "kept, though no --output names them: {}{more} · {}",
+        named.join(", "),
+        next.command(&format!("fetch {id} --undeclared --to out"))
     ))
 }
 
@@ -94,21 +98,24 @@ mod tests {
     #[test]
     fn the_line_says_how_it_ended_and_what_to_type_next() {
         let mut done = job("succeeded", EndReason::Completed, |end| end.exit_code = Some(0));
-        insta::assert_snapshot!(verdict(&done, false), @"job a7kq2b succeeded · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b");
+        insta::assert_snapshot!(verdict(&done, &NextStep::default(), false), @"job a7kq2b succeeded · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b");
         done.outputs =
             serde_json::from_str(r#"[{"name":"m","path":"m","size_bytes":1,"mode":420}]"#).unwrap();
-        insta::assert_snapshot!(verdict(&done, false), @"job a7kq2b succeeded · 12.4 s · peak 1.2 GB · gpulayer fetch a7kq2b --to out · gpulayer logs a7kq2b");
+        insta::assert_snapshot!(verdict(&done, &NextStep::default(), false), @"job a7kq2b succeeded · 12.4 s · peak 1.2 GB · gpulayer fetch a7kq2b --to out · gpulayer logs a7kq2b");
         let failed = job("failed", EndReason::ExitNonzero, |end| end.exit_code = Some(3));
-        insta::assert_snapshot!(verdict(&failed, false), @"job a7kq2b failed: exit status 3 · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b · gpulayer show a7kq2b");
+        insta::assert_snapshot!(verdict(&failed, &NextStep::default(), false), @"job a7kq2b failed: exit status 3 · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b · gpulayer show a7kq2b");
         let lost = job("failed", EndReason::WorkerLost, |end| end.peak_memory_bytes = None);
-        insta::assert_snapshot!(verdict(&lost, false), @"job a7kq2b failed: worker_lost · 12.4 s · gpulayer logs a7kq2b · gpulayer show a7kq2b");
+        let cancelled = job("cancelled", EndReason::Cancelled, |end| end.peak_memory_bytes = None);
+        let next = NextStep::after(Some("http://box:8470"));
+        insta::assert_snapshot!(verdict(&cancelled, &next, false), @"job a7kq2b cancelled · 12.4 s · gpulayer --server http://box:8470 logs a7kq2b · gpulayer --server http://box:8470 show a7kq2b");
+        insta::assert_snapshot!(verdict(&lost, &NextStep::default(), false), @"job a7kq2b failed: worker_lost · 12.4 s · gpulayer logs a7kq2b · gpulayer show a7kq2b");
     }
 
     #[test]
     fn undeclared_files_are_named_with_the_way_to_have_them() {
         let mut done = job("failed", EndReason::ExitNonzero, |_| {});
-        assert_eq!(undeclared(&done), None);
+        assert_eq!(undeclared(&done, &NextStep::default()), None);
         done.undeclared = (0..6).map(|n| UndeclaredFile { path: format!("f{n}"), size_bytes: 1 }).collect();
-        insta::assert_snapshot!(undeclared(&done).unwrap(), @"kept, though no --output names them: f0 (1 B), f1 (1 B), f2 (1 B), f3 (1 B), f4 (1 B) and 1 more · gpulayer fetch a7kq2b --undeclared --to out");
+        insta::assert_snapshot!(undeclared(&done, &NextStep::default()).unwrap(), @"kept, though no --output names them: f0 (1 B), f1 (1 B), f2 (1 B), f3 (1 B), f4 (1 B) and 1 more · gpulayer fetch a7kq2b --undeclared --to out");
     }
 }

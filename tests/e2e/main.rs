@@ -8,6 +8,7 @@ mod files;
 mod full_streams;
 mod house;
 mod leaving;
+mod next_steps;
 mod refusals;
 mod remote_worker;
 mod trees;
