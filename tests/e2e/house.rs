@@ -149,17 +149,29 @@ impl House {
     /// Processes of tasks of this house, by the variable every task has: must be empty when all is over.
     pub fn leftovers(&self) -> Vec<String> {
         let state = self.state();
-        processes(|environ| {
+        let tasks = pids(|environ, _| {
             environ.contains("GPULAYER_TASK_ID=") && environ.contains(state.to_str().unwrap())
-        })
+        });
+        let cmdline = |pid: rustix::process::Pid| {
+            std::fs::read_to_string(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default()
+        };
+        tasks.into_iter().map(|pid| cmdline(pid).replace('\0', " ")).collect()
     }
 }
 
-/// A test that fails leaves no daemon that a command started on demand.
+/// A test leaves no daemon that a command started on demand, and no task of a daemon that it killed.
 impl Drop for House {
     fn drop(&mut self) {
         if self.state().join("gpulayer.sock").exists() {
             let _ = self.command(&["down", "--yes"]).output();
+        }
+        let own = self.path().to_str().unwrap().to_owned();
+        for pid in pids(|environ, folder| {
+            let shim = std::fs::read_link(folder.join("cwd"))
+                .is_ok_and(|cwd| cwd.to_string_lossy().starts_with(&own));
+            environ.contains("GPULAYER_TASK_ID=") && environ.contains(&own) || shim
+        }) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
 }
@@ -190,16 +202,15 @@ impl Drop for Daemon {
     }
 }
 
-/// Command lines of live processes whose environment matches.
-fn processes(matches: impl Fn(&str) -> bool) -> Vec<String> {
+/// Live processes by their environment and their folder in /proc.
+fn pids(matches: impl Fn(&str, &Path) -> bool) -> Vec<rustix::process::Pid> {
     let entries = std::fs::read_dir("/proc").unwrap();
     entries
         .filter_map(|entry| {
             let folder = entry.ok()?.path();
+            let pid = folder.file_name()?.to_str()?.parse().ok()?;
             let environ = String::from_utf8_lossy(&std::fs::read(folder.join("environ")).ok()?).into_owned();
-            let cmdline =
-                String::from_utf8_lossy(&std::fs::read(folder.join("cmdline")).ok()?).replace('\0', " ");
-            matches(&environ).then_some(cmdline)
+            matches(&environ, &folder).then(|| rustix::process::Pid::from_raw(pid))?
         })
         .collect()
 }
