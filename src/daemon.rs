@@ -45,8 +45,7 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     let settings = &options.settings;
     settings.places.make()?;
     let store = Store::open(&settings.places.state)?;
-    let limits =
-        artifacts::Limits { max_artifact_bytes: settings.max_artifact_bytes, ..artifacts::Limits::default() };
+    let limits = artifacts::Limits { max_artifact_bytes: settings.max_artifact_bytes };
     let artifacts = ArtifactStore::open(&settings.places.state.join("artifacts"), limits)?;
     let logs = store.logs()?;
     let house = House::open(&store, settings)?;
