@@ -153,7 +153,7 @@ pub fn serve_at(socket: &Path) -> Result<(), ServeError> {
 }
 
 fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, folder: &Path) -> Ports {
-    let limits = Limits { max_artifact_bytes: MAX_ARTIFACT_BYTES, ..Limits::default() };
+    let limits = Limits { max_artifact_bytes: MAX_ARTIFACT_BYTES };
     let token = |text: &str, kind, name: &str| TokenRecord {
         hash: credentials::hash(text),
         kind,
