@@ -14,7 +14,9 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
+use super::body::PREFER_HEADER;
 use super::caller::Access;
+use super::idempotency::KEY_HEADER;
 use super::routes::{ROUTES, RouteEntry};
 use crate::contract::problem::Problem;
 
@@ -136,6 +138,9 @@ fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
         .operation_id(Some(operation_id(call)))
         .response(call.status.to_string(), answer(call))
         .response("default", refused);
+    for (status, meant) in also(call) {
+        operation = operation.response(status, meant);
+    }
     for segment in call.path.split('/').filter_map(|segment| segment.strip_prefix('{')) {
         let name = segment.trim_end_matches('}').split(':').next().unwrap_or(segment);
         operation = operation.parameter(parameter(name, Type::String, ParameterIn::Path, None));
@@ -158,9 +163,44 @@ fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
                     meaning,
                 ));
             }
+            for (name, meaning) in headers(call, access) {
+                let optional = parameter(name, Type::String, ParameterIn::Header, Some(meaning));
+                operation = operation.parameter(optional.required(Required::False));
+            }
             operation.security(SecurityRequirement::new("token", Vec::<String>::new()))
         }
     }
+}
+
+/// Further answers that are no refusals, with what they mean.
+fn also(call: &Call) -> Vec<(String, ResponseBuilder)> {
+    let meanings: &[(u16, &str)] = match (call.method, call.path) {
+        ("PUT", "/v1/artifacts/sha256/{hex}") => {
+            &[(200, "The artifact was here already"), (202, "The part was taken in; more is to come")]
+        }
+        _ => &[],
+    };
+    meanings
+        .iter()
+        .map(|(status, meaning)| (status.to_string(), answer(call).description(*meaning)))
+        .collect()
+}
+
+/// Headers that a call takes, with what they mean.
+fn headers(call: &Call, access: Access) -> Vec<(&'static str, &'static str)> {
+    let mut headers = Vec::new();
+    let changes = matches!(
+        (call.method, call.path),
+        ("POST", "/v1/jobs" | "/v1/jobs/batch" | "/v1/jobs/{job_id}/cancel" | "/v1/jobs/{job_id}/retry")
+            | ("DELETE", "/v1/jobs/{job_id}")
+    );
+    if changes {
+        headers.push((KEY_HEADER, "1 to 255 bytes: a repeat with the same key gets the first answer"));
+    }
+    if access != Access::Worker && access != Access::Join && matches!(call.takes, Content::Json(_)) {
+        headers.push((PREFER_HEADER, "`handling=strict` makes unknown fields faults"));
+    }
+    headers
 }
 
 fn operation_id(call: &Call) -> String {

@@ -95,6 +95,6 @@ routes! {
     "/v1/admin/stop" => { POST Admin server::stop }
     "/v1/openapi.json" => { GET Client server::openapi }
     "/metrics" => { GET Client server::metrics }
-    "/healthz" => { GET Open server::healthz }
-    "/readyz" => { GET Open server::readyz }
+    "/healthz" => { GET Open server::healthz, HEAD Open server::healthz }
+    "/readyz" => { GET Open server::readyz, HEAD Open server::readyz }
 }

@@ -142,4 +142,11 @@ diesel::table! {
 diesel::joinable!(job_standings -> jobs (job_id));
 diesel::joinable!(job_results -> jobs (job_id));
 diesel::joinable!(task_standings -> tasks (task_id));
-diesel::allow_tables_to_appear_in_same_query!(jobs, job_standings, job_results, tasks, task_standings);
+diesel::allow_tables_to_appear_in_same_query!(
+    jobs,
+    job_standings,
+    job_results,
+    tasks,
+    task_standings,
+    artifact_refs
+);

@@ -164,7 +164,7 @@ fn a_partial_that_rotted_over_a_restart_is_caught() {
 #[test]
 fn too_much_is_refused_while_it_comes() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { max_artifact_bytes: 8, ..Limits::default() };
+    let limits = Limits { max_artifact_bytes: 8 };
     let store = ArtifactStore::open(folder.path(), limits).unwrap();
     let mut big = upload(&store, digest_of(b"123456789"), 0);
     big.append(b"12345678").unwrap();

@@ -31,10 +31,11 @@ const DOORS: &[(&str, &str, Access)] = &[
     ("GET", "/v1/workers", Access::Client),
     ("GET", "/v1/server", Access::Client),
     ("GET", "/v1/whoami", Access::Client),
-    ("POST", "/v1/admin/stop", Access::Admin),
     ("GET", "/v1/openapi.json", Access::Client),
     ("GET", "/metrics", Access::Client),
     ("GET", "/healthz", Access::Open),
+    ("HEAD", "/healthz", Access::Open),
+    ("HEAD", "/readyz", Access::Open),
     ("GET", "/readyz", Access::Open),
     ("POST", "/v1/workers/register", Access::Join),
     ("POST", "/v1/worker/resume", Access::Worker),
@@ -47,6 +48,8 @@ const DOORS: &[(&str, &str, Access)] = &[
     ("POST", "/v1/worker/tasks/{task_id}/decline", Access::Worker),
     ("POST", "/v1/worker/tasks/{task_id}/finish", Access::Worker),
     ("POST", "/v1/worker/tasks/{task_id}/logs", Access::Worker),
+    // Last: from then on the daemon is not ready.
+    ("POST", "/v1/admin/stop", Access::Admin),
 ];
 
 #[test]

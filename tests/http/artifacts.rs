@@ -1,10 +1,12 @@
 //! Artifacts over HTTP: verified, resumable, in ranges.
 
 use gpulayer::contract::artifact::Digest;
+use gpulayer::contract::worker::TaskState;
+use gpulayer::domain::change::{Change, TaskRecord, TaskStanding};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::stand::{MAX_ARTIFACT_BYTES, SESSION, Stand};
+use crate::stand::{MAX_ARTIFACT_BYTES, SESSION, Stand, TASK, WORKER, true_spec, worker};
 use crate::wire::{Answer, Request};
 
 const BYTES: &str = "application/octet-stream";
@@ -41,8 +43,6 @@ fn what_was_sent_is_read_back_whole_and_in_ranges() {
     assert_eq!(outside.headers["content-range"], "bytes */1500000");
     let head = stand.unix("HEAD", &path(digest)).send().ok(200);
     assert_eq!((head.headers["content-length"].as_str(), head.body.len()), ("1500000", 0));
-    let worker = stand.tcp("GET", &path(digest)).token(SESSION).header("Range", "bytes=0-0").send();
-    assert_eq!(worker.ok(206).body, bytes[..1]);
 }
 
 #[test]
@@ -128,4 +128,53 @@ fn a_second_upload_of_one_digest_is_told_to_come_back_and_holds_nothing_up() {
     }
     drop(slow);
     crate::stand::eventually("the second gets its turn", || put(&stand, digest, &bytes).send().status == 201);
+}
+
+#[test]
+fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
+    let stand = Stand::start();
+    let (own, other) = (digest(b"own"), digest(b"other"));
+    put(&stand, own, b"own").send().ok(201);
+    put(&stand, other, b"other").send().ok(201);
+    let mut spec = true_spec();
+    spec["source"] = json!(own);
+    let job = stand.unix("POST", "/v1/jobs").json(&spec).send().ok(201).json();
+    let call = |method: &str, digest| stand.tcp(method, &path(digest)).token(SESSION).send();
+    assert_eq!(call("GET", own).ok(404).code(), "not_found");
+
+    let task = |state: TaskState| TaskStanding {
+        state,
+        started_at: None,
+        ended_at: state.ended().then(gpulayer::clock::now),
+        stop_cause: None,
+        end: None,
+        stale: false,
+    };
+    let placed = TaskRecord {
+        id: TASK,
+        job_id: job["id"].as_str().unwrap().parse().unwrap(),
+        attempt: 1,
+        epoch: 1,
+        worker: WORKER,
+        assigned_at: gpulayer::clock::now(),
+    };
+    stand.shared.record(&[Change::TaskInserted(placed), Change::TaskMoved(TASK, task(TaskState::Running))]);
+    assert_eq!(call("GET", own).ok(200).body, b"own");
+    call("HEAD", own).ok(200);
+    call("GET", other).ok(404);
+    assert!(!call("HEAD", other).ok(404).headers.contains_key("upload-offset"));
+    let put_own =
+        |bytes: &[u8]| stand.tcp("PUT", &path(digest(bytes))).token(SESSION).body(BYTES, bytes).send();
+    put_own(b"result").ok(201);
+    put_own(b"other").ok(200);
+    let missing = stand.worker("/v1/artifacts/missing", &json!({ "artifacts": [other] }));
+    missing.send().ok(200);
+
+    stand.shared.record(&[Change::TaskMoved(TASK, task(TaskState::Succeeded))]);
+    call("GET", own).ok(404);
+    stand.shared.record(&[Change::WorkerRecorded(Box::new(worker(true)))]);
+    for answer in [call("GET", own), call("HEAD", own), put_own(b"late"), missing.send()] {
+        assert_eq!(answer.status, 401);
+    }
+    assert_eq!(missing.send().code(), "session_revoked");
 }

@@ -71,6 +71,11 @@ impl Shared {
         }
     }
 
+    /// Writes what the supervisor would have written before the edge was there.
+    pub fn record(&self, changes: &[Change]) {
+        self.writer.lock().apply(changes, ONLY_TERM).unwrap();
+    }
+
     fn commit(&self, changes: &[Change]) {
         self.writer.lock().apply(changes, ONLY_TERM).unwrap();
         self.durable.send_modify(|seq| seq.0 += 1);

@@ -173,3 +173,32 @@ fn calls_without_parameters_take_none() {
         assert_eq!(answer.pointers(), ["/query/wait"], "{method} {path}");
     }
 }
+
+#[test]
+fn names_that_would_mislead_commands_or_leave_a_folder_are_faults() {
+    let stand = Stand::start();
+    let pointers = |field: &str, value: serde_json::Value| {
+        let mut spec = true_spec();
+        spec[field] = value;
+        stand.unix("POST", "/v1/jobs").json(&spec).send().ok(422).pointers()
+    };
+    for name in ["@last", "job_00000000000000000000000001"] {
+        assert_eq!(pointers("name", json!(name)), ["/name"]);
+    }
+    for name in ["a/../../b", "..", "/etc", "a//b", "a/", "./a", "a\nb"] {
+        assert_eq!(
+            pointers("outputs", json!([{ "path": "x", "name": name }])),
+            ["/outputs/0/name"],
+            "{name}"
+        );
+    }
+    assert_eq!(pointers("outputs", json!([{ "path": "a\nb" }])), ["/outputs/0/path"]);
+}
+
+#[test]
+fn probes_answer_without_a_body_too() {
+    let stand = Stand::start();
+    for path in ["/healthz", "/readyz"] {
+        assert!(stand.tcp("HEAD", path).send().ok(200).body.is_empty());
+    }
+}

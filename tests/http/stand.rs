@@ -15,8 +15,10 @@ use tokio::sync::{oneshot, watch};
 use gpulayer::artifacts::{ArtifactStore, Limits};
 use gpulayer::clock;
 use gpulayer::contract::ids::{Epoch, JobId, TaskId, WorkerId};
+use gpulayer::contract::protocol::Identity;
+use gpulayer::contract::worker::WorkerKind;
 use gpulayer::credentials;
-use gpulayer::domain::change::{TokenKind, TokenRecord};
+use gpulayer::domain::change::{Change, TokenKind, TokenRecord, WorkerRecord};
 use gpulayer::http::credentials::Credentials;
 use gpulayer::http::{
     EdgeState, KeptWorkspaces, Measured, Ports, ServeError, ServeOptions, TaskOwners, serve,
@@ -71,6 +73,7 @@ impl Stand {
         let store = Store::open(&folder.path().join("state")).unwrap();
         let (durable, follows) = watch::channel(Seq(0));
         let shared = Arc::new(Shared::new(store.writer().unwrap(), durable));
+        shared.record(&[Change::WorkerRecorded(Box::new(worker(false)))]);
         let socket = folder.path().join("s.sock");
         let (started, ready) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -177,6 +180,24 @@ fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, fold
         schema: "test".to_owned(),
         on_demand: false,
         started_at: clock::now(),
+    }
+}
+
+/// [`WORKER`] as the store has it.
+pub fn worker(gone: bool) -> WorkerRecord {
+    WorkerRecord {
+        id: WORKER,
+        name: "box".to_owned(),
+        kind: WorkerKind::Remote,
+        identity: Identity { machine_id: "m".to_owned(), boot_id: "b".to_owned(), incarnation: 1 },
+        capabilities: serde_json::from_value(json!({
+            "version": "0.1.0", "hostname": "box", "os": "linux", "arch": "x86_64", "cpus": 2,
+            "memory_bytes": 1_000_000
+        }))
+        .unwrap(),
+        session_hash: Some(credentials::hash(SESSION)),
+        registered_at: clock::now(),
+        gone,
     }
 }
 

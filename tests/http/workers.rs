@@ -128,3 +128,19 @@ fn a_remote_worker_cannot_call_itself_local() {
     register.send().ok(201);
     assert_eq!(*stand.shared.kinds.lock(), [WorkerKind::Remote]);
 }
+
+#[test]
+fn a_workers_name_is_one_that_people_can_read_and_type() {
+    let stand = Stand::start();
+    let register = |name: &str| {
+        let mut asked = introduction();
+        asked["name"] = json!(name);
+        stand.tcp("POST", "/v1/workers/register").token(JOIN).json(&asked).send()
+    };
+    for bad in ["", "a\nb", "\u{1b}[31m", " box", &"x".repeat(64)] {
+        assert_eq!(register(bad).ok(422).pointers(), ["/name"], "{bad:?}");
+    }
+    for good in ["box", "Büro 2", &"x".repeat(63)] {
+        register(good).ok(201);
+    }
+}

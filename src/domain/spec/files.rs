@@ -73,7 +73,7 @@ pub(super) fn outputs(reader: &mut Reader, node: Node<'_>) -> Option<Vec<Output>
     reader.list(node, limits::ENTRIES, |reader, node, _| {
         let fields = reader.fields(node, &["path", "name", "optional"])?;
         let path = fields.require(reader, "path", "a path or a glob in the workspace", paths::output);
-        let name = fields.read(reader, "name", |reader, node| reader.line(node, limits::NAME_BYTES));
+        let name = fields.read(reader, "name", paths::output_name);
         let optional = fields.read(reader, "optional", Reader::boolean).unwrap_or_default();
         let output = Output { path: path?, name, optional };
         if !names.insert(output.shown_name().to_owned()) {

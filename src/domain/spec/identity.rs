@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::limits;
 use super::reader::{Node, Reader, quoted};
+use crate::contract::ids::JobId;
 use crate::contract::spec::API_VERSION;
 
 pub(super) fn api_version(reader: &mut Reader, node: Node<'_>) -> Option<()> {
@@ -13,6 +14,19 @@ pub(super) fn api_version(reader: &mut Reader, node: Node<'_>) -> Option<()> {
     }
     reader
         .invalid(node.at, format!("{} is not spoken here; this server speaks `{API_VERSION}`", quoted(given)))
+}
+
+/// A job's name, which commands take in the place of an id.
+pub(super) fn name(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let name = reader.line(node, limits::NAME_BYTES)?;
+    if name.starts_with('@') {
+        return reader
+            .invalid(node.at, "a name does not begin with `@`: `@last` and the like stand for jobs");
+    }
+    if name.parse::<JobId>().is_ok() {
+        return reader.invalid(node.at, "looks like a job's id; commands could not tell them apart");
+    }
+    Some(name)
 }
 
 pub(super) fn labels(reader: &mut Reader, node: Node<'_>) -> Option<BTreeMap<String, String>> {

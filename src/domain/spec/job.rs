@@ -78,7 +78,7 @@ pub(super) fn read(
     let has_workload = workload.is_some();
     let mut spec = workload.map_or_else(|| JobSpec::command::<String>([]), JobSpec::new);
 
-    spec.name = fields.read(reader, "name", |reader, node| reader.line(node, limits::NAME_BYTES));
+    spec.name = fields.read(reader, "name", identity::name);
     fields.set(reader, "labels", &mut spec.labels, identity::labels);
     fields.set(reader, "project", &mut spec.project, identity::project);
     fields.set(reader, "priority", &mut spec.priority, identity::priority);

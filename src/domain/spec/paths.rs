@@ -23,6 +23,9 @@ pub(super) fn below_workspace(reader: &mut Reader, node: Node<'_>) -> Option<Str
 /// Reads an output's path: the same, or a glob whose `*` and `?` stay within one part and `**` spans parts.
 pub(super) fn output(reader: &mut Reader, node: Node<'_>) -> Option<String> {
     let path = below_workspace(reader, node)?;
+    if path.chars().any(char::is_control) {
+        return reader.invalid(node.at, "has a control character; an output's path is also its name");
+    }
     if !is_glob(&path) {
         return Some(path);
     }
@@ -33,6 +36,19 @@ pub(super) fn output(reader: &mut Reader, node: Node<'_>) -> Option<String> {
             format!("not a valid glob ({}): `*`, `?`, `**`, `[ab]`, `{{a,b}}`", error.kind()),
         ),
     }
+}
+
+/// Reads an output's name: `fetch` makes folders of it, so it stays below the one it is given.
+pub(super) fn output_name(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let name = reader.line(node, limits::NAME_BYTES)?;
+    let mut parts = name.split('/');
+    if parts.any(|part| matches!(part, "" | "." | "..")) {
+        return reader.invalid(
+            node.at,
+            "becomes a path when it is fetched: without `.`, `..` and empty parts, and without a `/` at its ends",
+        );
+    }
+    Some(name)
 }
 
 /// Reads a working folder; the workspace itself is `None`.

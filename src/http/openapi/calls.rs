@@ -60,6 +60,10 @@ fn post(path: &'static str, summary: &'static str, takes: Content, status: u16, 
     Call { method: "POST", path, summary, query: &[], takes, status, gives }
 }
 
+fn head(path: &'static str, summary: &'static str) -> Call {
+    Call { method: "HEAD", ..get(path, summary, &[], Nothing) }
+}
+
 /// Every call.
 pub fn all() -> Vec<Call> {
     let mut calls = jobs();
@@ -136,15 +140,7 @@ fn artifacts() -> Vec<Call> {
     let artifact = "/v1/artifacts/sha256/{hex}";
     vec![
         get(artifact, "An artifact's bytes, or a range of them", &[], Raw(BYTES)),
-        Call {
-            method: "HEAD",
-            path: artifact,
-            summary: "An artifact's length; of an unfinished upload, 404 with `Upload-Offset`",
-            query: &[],
-            takes: Nothing,
-            status: 200,
-            gives: Nothing,
-        },
+        head(artifact, "An artifact's length; of an unfinished upload, 404 with `Upload-Offset`"),
         Call {
             method: "PUT",
             path: artifact,
@@ -245,5 +241,7 @@ fn server() -> Vec<Call> {
         get("/metrics", "Prometheus' text form", &[], Raw("text/plain")),
         get("/healthz", "The process answers", &[], Raw("text/plain")),
         get("/readyz", "The daemon takes requests", &[], Raw("text/plain")),
+        head("/healthz", "The process answers"),
+        head("/readyz", "The daemon takes requests"),
     ]
 }

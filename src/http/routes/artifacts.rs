@@ -6,11 +6,13 @@ use actix_web::web::{self, Bytes};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::{StreamExt, stream};
 
+use crate::actors::messages::front_desk::WorkerRefusal;
 use crate::artifacts::{ArtifactStore, Begun, Upload};
 use crate::contract::artifact::{Digest, MissingAnswer, MissingRequest, PartialUpload};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Fault;
 use crate::http::body::{self, JSON_LIMIT_BYTES, content_length};
+use crate::http::caller::Caller;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::http::{blocking, files};
@@ -28,6 +30,28 @@ fn digest_in(path: &web::Path<String>) -> Result<Digest, Refusal> {
             path.escape_debug()
         ))
     })
+}
+
+/// What a caller may do with artifacts. A client may read all; a worker those that a job names of which it holds a
+/// task, and nothing once its session is over.
+async fn check_session(caller: &Caller, state: &EdgeState) -> Result<(), Refusal> {
+    let Caller::Worker(worker_id) = *caller else {
+        return Ok(());
+    };
+    let reads = state.ports.reads.clone();
+    if blocking(move || reads.session_stands(worker_id)).await? {
+        Ok(())
+    } else {
+        Err(WorkerRefusal::Revoked.into())
+    }
+}
+
+async fn may_read(caller: &Caller, digest: Digest, state: &EdgeState) -> Result<bool, Refusal> {
+    let Caller::Worker(worker_id) = *caller else {
+        return Ok(true);
+    };
+    let reads = state.ports.reads.clone();
+    blocking(move || reads.artifact_of_worker(&digest, worker_id)).await
 }
 
 /// Which part of an artifact a PUT carries.
@@ -82,9 +106,11 @@ pub async fn put(
     request: HttpRequest,
     path: web::Path<String>,
     payload: web::Payload,
+    caller: Caller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
+    check_session(&caller, &state).await.map_err(Refusal::closing)?;
     body::require_content_type(&request, "application/octet-stream")?;
     let part = Part::of(&request)?;
     let store = state.ports.artifacts.clone();
@@ -158,9 +184,14 @@ async fn take_in(
 pub async fn read(
     request: HttpRequest,
     path: web::Path<String>,
+    caller: Caller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
+    check_session(&caller, &state).await?;
+    if !may_read(&caller, digest, &state).await? {
+        return Err(Refusal::not_found(digest));
+    }
     let store = state.ports.artifacts.clone();
     let (file, size_bytes) =
         blocking(move || store.open_read(digest)).await?.ok_or_else(|| Refusal::not_found(digest))?;
@@ -172,11 +203,18 @@ pub async fn read(
 }
 
 /// Tells an artifact's length; of an unfinished upload, how far it came (404 with `Upload-Offset`).
-pub async fn head(path: web::Path<String>, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+pub async fn head(
+    path: web::Path<String>,
+    caller: Caller,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
+    check_session(&caller, &state).await?;
+    let readable = may_read(&caller, digest, &state).await?;
     let store = state.ports.artifacts.clone();
     let (size_bytes, received_bytes) = blocking(move || look(&store, digest)).await?;
     match (size_bytes, received_bytes) {
+        (Some(_), _) if !readable => Err(Refusal::not_found(digest)),
         (Some(size_bytes), _) => Ok(HttpResponse::Ok()
             .content_type("application/octet-stream")
             .insert_header((header::ACCEPT_RANGES, "bytes"))
@@ -202,8 +240,10 @@ fn look(
 pub async fn missing(
     request: HttpRequest,
     payload: web::Payload,
+    caller: Caller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
+    check_session(&caller, &state).await?;
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
     let asked = body::parse_object::<MissingRequest>(&request, &bytes, &["artifacts"])?.asked;
     if asked.artifacts.len() > ASKED_AT_ONCE {

@@ -12,6 +12,7 @@ use crate::actors::messages::front_desk::{
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
+use crate::contract::problem::Fault;
 use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, DeclineRequest, EpochRequest, FinishRequest, HeartbeatAnswer,
     HeartbeatRequest, LogsAnswer, LogsRequest, Orders, RegisterRequest, Report, ReportItem, ReportRequest,
@@ -34,6 +35,25 @@ async fn read<T: DeserializeOwned>(request: &HttpRequest, payload: web::Payload)
     body::parse(&body::read_json_bytes(request, payload, BATCH_LIMIT_BYTES).await?)
 }
 
+/// Characters of a worker's name at most.
+const NAME_CHARACTERS: usize = 63;
+
+/// A worker's name is printed in tables and typed after `--on`.
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let characters = name.chars().count();
+    if (1..=NAME_CHARACTERS).contains(&characters)
+        && !name.chars().any(char::is_control)
+        && name.trim() == name
+    {
+        return Ok(());
+    }
+    let detail = format!(
+        "1 to {NAME_CHARACTERS} characters are expected, without control characters or space around them"
+    );
+    let fault = Fault { pointer: "/name".to_owned(), code: "invalid".to_owned(), detail };
+    Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]))
+}
+
 /// A machine joins: 201 with its id and its session token, which is shown this once.
 pub async fn register(
     request: HttpRequest,
@@ -41,6 +61,7 @@ pub async fn register(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let mut asked: RegisterRequest = read(&request, payload).await?;
+    check_name(&asked.name)?;
     asked.kind = WorkerKind::Remote;
     let answer = desk::ask(|reply| {
         state.ports.desk.register_worker.do_send(RegisterWorker { request: asked, with_token: true, reply })

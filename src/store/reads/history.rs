@@ -7,7 +7,7 @@ use diesel::select;
 use super::Reads;
 use crate::contract::artifact::Digest;
 use crate::contract::event::Event;
-use crate::contract::ids::{JobId, TaskId};
+use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::quantity::Timestamp;
 use crate::contract::worker::Task;
@@ -15,7 +15,7 @@ use crate::domain::change::{TaskRecord, TaskStanding, UsedKey};
 use crate::store::error::StoreError;
 use crate::store::forms::signed;
 use crate::store::rows::{EventRow, TaskRow, TaskStandingRow, UsedKeyRow, hash, read_task};
-use crate::store::schema::{artifact_refs, events, job_standings, task_standings, tasks, used_keys};
+use crate::store::schema::{artifact_refs, events, job_standings, task_standings, tasks, used_keys, workers};
 use crate::store::words;
 
 /// An ended task as its repeated finish has to be judged and answered.
@@ -139,6 +139,35 @@ impl Reads {
             Some(job) => select(exists(of_digest.filter(artifact_refs::job_id.ne(job.to_bytes()))))
                 .get_result(connection),
             None => select(exists(of_digest)).get_result(connection),
+        })
+    }
+
+    /// Whether a task that has not ended on `worker` belongs to a job that names or produced this artifact.
+    pub fn artifact_of_worker(&self, digest: &Digest, worker: WorkerId) -> Result<bool, StoreError> {
+        // From the artifact to its jobs to their tasks: each step has its index, and live tasks have none.
+        let live = tasks::table
+            .inner_join(task_standings::table)
+            .filter(tasks::job_id.eq(artifact_refs::job_id))
+            .filter(tasks::worker.eq(worker.to_bytes()))
+            .filter(task_standings::ended_at.is_null());
+        self.pool.query("a worker's claim to an artifact", |connection| {
+            select(exists(
+                artifact_refs::table
+                    .filter(artifact_refs::digest.eq(*digest.bytes()))
+                    .filter(exists(live))
+                    .select(artifact_refs::job_id),
+            ))
+            .get_result(connection)
+        })
+    }
+
+    /// Whether a worker's session stands: it registered, and neither left nor was revoked.
+    pub fn session_stands(&self, worker: WorkerId) -> Result<bool, StoreError> {
+        self.pool.query("a worker's session", |connection| {
+            select(exists(
+                workers::table.filter(workers::id.eq(worker.to_bytes())).filter(workers::gone.eq(false)),
+            ))
+            .get_result(connection)
         })
     }
 
