@@ -25,7 +25,7 @@ use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Problem;
 
 pub use connection::RequestBody;
-use connection::{Connection, Exchange};
+use connection::{Connection, Exchange, Unsent};
 pub use endpoint::Endpoint;
 pub use error::ClientError;
 
@@ -54,6 +54,7 @@ struct Shared {
     endpoint: Endpoint,
     headers: HeaderMap,
     reconnect_for: Duration,
+    answer_within: Option<Duration>,
     revive: Option<Arc<dyn Revive>>,
     idle: Mutex<Vec<Connection>>,
     server_version: OnceLock<String>,
@@ -137,6 +138,13 @@ impl Call {
     fn operation(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
+
+    /// How long it asks the server to wait.
+    fn wait(&self) -> Duration {
+        let asked = self.path.split(['?', '&']).skip(1).find_map(|part| part.strip_prefix("wait_s="));
+        let seconds = asked.and_then(|text| text.parse().ok());
+        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+    }
 }
 
 impl Answer {
@@ -160,6 +168,7 @@ impl Client {
                 endpoint,
                 headers: HeaderMap::new(),
                 reconnect_for: Duration::from_secs(10),
+                answer_within: None,
                 revive: None,
                 idle: Mutex::new(Vec::new()),
                 server_version: OnceLock::new(),
@@ -173,6 +182,7 @@ impl Client {
             endpoint: shared.endpoint.clone(),
             headers: shared.headers.clone(),
             reconnect_for: shared.reconnect_for,
+            answer_within: shared.answer_within,
             revive: shared.revive.clone(),
             idle: Mutex::new(Vec::new()),
             server_version: OnceLock::new(),
@@ -201,6 +211,12 @@ impl Client {
     /// For how long a call that was cut tries to reach the server again (10 s by default).
     pub fn with_reconnect_for(self, span: Duration) -> Self {
         self.rebuilt(|shared| shared.reconnect_for = span)
+    }
+
+    /// How long a server that took a call may stay silent, beyond a `wait_s` of the call; without a limit by default.
+    /// Uploads are never limited.
+    pub fn with_answer_within(self, span: Duration) -> Self {
+        self.rebuilt(|shared| shared.answer_within = Some(span))
     }
 
     /// Starts the server when it does not answer.
@@ -274,8 +290,9 @@ impl Client {
         call: &Call,
     ) -> Result<(hyper::http::response::Parts, hyper::body::Incoming, Connection), ClientError> {
         let operation = call.operation();
+        let within = self.shared.answer_within.map(|span| span + call.wait());
         let exchange = self
-            .exchange(&operation, |client| {
+            .exchange(&operation, within, |client| {
                 let body = call.body.clone().map_or_else(RequestBody::empty, RequestBody::whole);
                 client.request(call.method.clone(), &call.path, &call.headers, body)
             })
@@ -314,11 +331,12 @@ impl Client {
     async fn exchange(
         &self,
         operation: &str,
+        within: Option<Duration>,
         request: impl Fn(&Self) -> Result<Request<RequestBody>, ClientError>,
     ) -> Result<Exchange, ClientError> {
         let mut next = request(self)?;
         while let Some(connection) = self.idle_connection() {
-            match connection.send(operation, next).await {
+            match self.send(connection, operation, next, within).await {
                 Ok(exchange) => return Ok(exchange),
                 Err(unsent) => match unsent.request {
                     Some(request) => next = *request,
@@ -327,7 +345,23 @@ impl Client {
             }
         }
         let connection = self.connect().await?;
-        connection.send(operation, next).await.map_err(|unsent| unsent.error)
+        self.send(connection, operation, next, within).await.map_err(|unsent| unsent.error)
+    }
+
+    async fn send(
+        &self,
+        connection: Connection,
+        operation: &str,
+        request: Request<RequestBody>,
+        within: Option<Duration>,
+    ) -> Result<Exchange, Unsent> {
+        let sent = connection.send(operation, request);
+        let Some(within) = within else { return sent.await };
+        tokio::time::timeout(within, sent).await.unwrap_or_else(|_| {
+            let (endpoint, operation) = (self.shared.endpoint.clone(), operation.to_owned());
+            let error = ClientError::Silent { endpoint, operation, within_s: within.as_secs() };
+            Err(Unsent { error, request: None })
+        })
     }
 
     async fn connect(&self) -> Result<Connection, ClientError> {
@@ -390,7 +424,7 @@ impl Retry {
             ClientError::Refused(problem) if problem.code == ErrorCode::NotReady => self.was_cut = true,
             // Somebody else sends the same artifact, or too much is waiting.
             ClientError::Refused(problem) if problem.code == ErrorCode::Overloaded => {}
-            ClientError::Unreachable { .. } if self.was_cut => {}
+            ClientError::Unreachable { .. } | ClientError::Silent { .. } if self.was_cut => {}
             _ => return false,
         }
         if Instant::now() + self.pause > self.deadline {

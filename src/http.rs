@@ -18,6 +18,7 @@ mod reading;
 mod refusal;
 pub mod routes;
 mod server;
+mod socket_file;
 pub mod state;
 mod submission;
 

@@ -11,8 +11,8 @@ use super::hand_over::stop;
 use super::job_choice::all;
 use super::on_demand::OwnDaemon;
 use super::screen::{print, print_json, say};
+use super::server_choice::own_daemon;
 use super::shown::tail;
-use crate::client::{Client, Endpoint};
 use crate::config::{DaemonOptions, Readiness};
 use crate::contract::server::{ServerStatus, StopRequest};
 use crate::process::detached;
@@ -56,7 +56,7 @@ pub(super) fn start(
 pub(super) async fn up(context: &Context, args: &UpArgs) -> Result<ExitStatus, CliError> {
     let places = &context.settings.places;
     let socket = places.socket();
-    let client = Client::new(Endpoint::Unix(socket.clone()));
+    let client = own_daemon(&context.settings);
     let port = args.port.unwrap_or(context.settings.port);
     let tcp = {
         let daemon = OwnDaemon::new(places.clone());
@@ -92,7 +92,7 @@ pub(super) async fn up(context: &Context, args: &UpArgs) -> Result<ExitStatus, C
 
 /// `gpulayer down`.
 pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatus, CliError> {
-    let client = Client::new(Endpoint::Unix(context.settings.places.socket()));
+    let client = own_daemon(&context.settings);
     // Held until the daemon is gone, so that no command starts the next one into its last breath.
     let daemon = OwnDaemon::new(context.settings.places.clone());
     let not_stopped = |source| CliError::NotStopped { source };

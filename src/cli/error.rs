@@ -259,6 +259,9 @@ impl CliError {
                 "check that the server runs there; a configured server that does not answer is never replaced by another"
                     .to_owned(),
             ),
+            CliError::Client(ClientError::Silent { .. }) => Some(
+                "the call may have been carried out; the server hangs, or something else listens there (`gpulayer doctor` looks)".to_owned(),
+            ),
             CliError::Client(ClientError::Refused(problem)) => match problem.code {
                 ErrorCode::Unauthenticated => Some(
                     "set GPULAYER_TOKEN to a client token; on the server's machine: GPULAYER_TOKEN=$(cat ~/.gpulayer/client-token)"

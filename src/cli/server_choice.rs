@@ -17,6 +17,10 @@ const MACHINE_SOCKET: &str = "/run/gpulayer/gpulayer.sock";
 /// For how long a command tries to reach a server again that went away in the middle.
 const RECONNECT_FOR: Duration = Duration::from_secs(20);
 
+/// For how long a server may say nothing to a call. Long enough for a disk that stalls; something that accepts
+/// connections and is no server of ours ends the command.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+
 /// The server a command speaks with.
 #[derive(Clone)]
 pub(super) struct Server {
@@ -68,6 +72,11 @@ fn configured(text: &str) -> Result<Endpoint, CliError> {
     Ok(Endpoint::parse(text).map_err(crate::client::ClientError::from)?)
 }
 
+/// A client for the own daemon, whatever else is configured; never starts it.
+pub(super) fn own_daemon(settings: &Settings) -> Client {
+    Client::new(Endpoint::Unix(settings.places.socket())).with_answer_within(ANSWER_WITHIN)
+}
+
 /// A client for the chosen server.
 pub(super) fn server(
     flag: Option<&str>,
@@ -87,7 +96,7 @@ pub(super) fn server(
             }
         }
     };
-    let client = client.with_reconnect_for(RECONNECT_FOR);
+    let client = client.with_reconnect_for(RECONNECT_FOR).with_answer_within(ANSWER_WITHIN);
     let client = match &settings.token {
         Some(token) if !own => client.with_token(token)?,
         _ => client,

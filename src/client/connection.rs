@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt};
@@ -14,6 +15,9 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::endpoint::Endpoint;
 use super::error::ClientError;
+
+/// The system itself would try for minutes.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The body of a request: nothing, bytes, or a stream of known length.
 pub enum RequestBody {
@@ -103,7 +107,8 @@ impl Connection {
         match endpoint {
             Endpoint::Unix(path) => Self::over(UnixStream::connect(path).await?).await,
             Endpoint::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let connecting = TcpStream::connect((host.as_str(), *port));
+                let stream = tokio::time::timeout(CONNECT_WITHIN, connecting).await??;
                 // Without it Nagle holds small requests back until the last acknowledgement has come.
                 stream.set_nodelay(true)?;
                 Self::over(stream).await

@@ -27,6 +27,16 @@ pub enum ClientError {
         /// What the connection attempt said.
         source: io::Error,
     },
+    /// The server took the call and said nothing: it may have been carried out.
+    #[error("{endpoint} took {operation}, and has not answered for {within_s} s")]
+    Silent {
+        /// The server.
+        endpoint: Endpoint,
+        /// Method and path.
+        operation: String,
+        /// How long it was waited for.
+        within_s: u64,
+    },
     /// The per-user daemon did not start.
     #[error("the daemon could not be started")]
     NotStarted {
@@ -107,8 +117,8 @@ impl ClientError {
         }
     }
 
-    /// Whether the server was not there, or went away.
+    /// Whether the server was not there, went away, or fell silent.
     pub fn is_connection(&self) -> bool {
-        matches!(self, ClientError::Unreachable { .. } | ClientError::Cut { .. })
+        matches!(self, ClientError::Unreachable { .. } | ClientError::Cut { .. } | ClientError::Silent { .. })
     }
 }

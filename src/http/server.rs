@@ -3,9 +3,8 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
 
 use super::caller::note_origin;
+use super::socket_file::SocketFile;
 use super::state::EdgeState;
 use super::{edge, routes};
 
@@ -72,7 +72,7 @@ pub struct Serving {
     pub tcp: Option<SocketAddr>,
     handle: ServerHandle,
     state: web::Data<EdgeState>,
-    _socket: Option<BoundSocket>,
+    _socket: Option<Rc<SocketFile>>,
 }
 
 impl Serving {
@@ -110,9 +110,9 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     .on_connect(note_origin);
     let mut socket = None;
     if let Some(path) = &options.unix_socket {
-        let (bound, listener) = BoundSocket::bind(path)?;
+        let (bound, listener) = SocketFile::bind(path)?;
         server = server.listen_uds(listener).map_err(ServeError::Start)?;
-        socket = Some(bound);
+        socket = Some(Rc::new(bound));
     }
     let mut tcp = None;
     if let Some(address) = options.tcp {
@@ -124,45 +124,8 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     let server = server.run();
     let handle = server.handle();
     actix_web::rt::spawn(server);
+    if let Some(socket) = &socket {
+        actix_web::rt::spawn(SocketFile::keep(Rc::downgrade(socket)));
+    }
     Ok(Serving { tcp, handle, state, _socket: socket })
-}
-
-/// A socket file of ours; removed at the end if it is still ours.
-struct BoundSocket {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl BoundSocket {
-    // Bound beside its final name and moved there: nobody can connect before the mode is set, and a stale
-    // socket is replaced without a moment in which none is there.
-    fn bind(path: &Path) -> Result<(Self, UnixListener), ServeError> {
-        let failed = |source| ServeError::Socket { path: path.to_owned(), source };
-        if let Ok(present) = path.symlink_metadata() {
-            use std::os::unix::fs::FileTypeExt;
-            if !present.file_type().is_socket() {
-                return Err(ServeError::NotASocket { path: path.to_owned() });
-            }
-            if UnixStream::connect(path).is_ok() {
-                return Err(ServeError::SocketInUse { path: path.to_owned() });
-            }
-        }
-        let beside = path.with_file_name(format!(".s{}", std::process::id()));
-        let _ = std::fs::remove_file(&beside);
-        let listener = UnixListener::bind(&beside).map_err(failed)?;
-        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        std::fs::rename(&beside, path).map_err(failed)?;
-        let made = path.symlink_metadata().map_err(failed)?;
-        Ok((Self { path: path.to_owned(), identity: (made.dev(), made.ino()) }, listener))
-    }
-}
-
-impl Drop for BoundSocket {
-    fn drop(&mut self) {
-        let ours =
-            self.path.symlink_metadata().is_ok_and(|present| (present.dev(), present.ino()) == self.identity);
-        if ours {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }

@@ -57,8 +57,9 @@ async fn down_returns_when_the_daemon_has_gone_and_shows_what_it_waits_for() {
         "{refused}"
     );
     assert!(down.wait().unwrap().success());
-    assert!(!alive(daemon.pid()));
+    flock(lock(&house.state().join("lock")), FlockOperation::NonBlockingLockExclusive).unwrap();
     assert_eq!(house.leftovers(), [""; 0]);
+    eventually("the process to end", async || (!alive(daemon.pid())).then_some(())).await;
 }
 
 #[actix_rt::test]
@@ -78,6 +79,42 @@ async fn an_interrupted_down_says_that_the_stop_goes_on_and_a_signal_cuts_it_sho
     assert!(house.run(&["cancel", "--now", &id.to_string()]).status.success());
     assert_eq!(house.end(id).await.state, JobState::Cancelled);
     assert_eq!(house.leftovers(), [""; 0]);
+}
+
+#[actix_rt::test]
+async fn a_daemon_whose_socket_was_removed_is_found_and_stopped() {
+    let house = House::new();
+    let daemon = house.daemon().await;
+    std::fs::remove_file(house.state().join("gpulayer.sock")).unwrap();
+    let down = house.run(&["down", "--yes"]);
+    assert!(down.status.success(), "{down:?}");
+    assert!(String::from_utf8_lossy(&down.stderr).contains("has stopped"), "{down:?}");
+    eventually("the process to end", async || (!alive(daemon.pid())).then_some(())).await;
+}
+
+#[test]
+fn a_daemon_that_cannot_be_reached_is_named_and_not_called_absent() {
+    let house = House::new();
+    std::fs::create_dir_all(house.state()).unwrap();
+    std::fs::write(house.state().join("lock"), "4242\n").unwrap();
+    let held = lock(&house.state().join("lock"));
+    flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+    for args in [&["down", "--yes"][..], &["whoami"]] {
+        let output = house.run(args);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("process 4242 holds") && said.contains("kill 4242"), "{said}");
+    }
+}
+
+#[test]
+fn something_that_takes_calls_and_never_answers_does_not_hold_a_command() {
+    let house = House::new();
+    let socket = house.path().join("mute.sock");
+    let _mute = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let output = house.run(&["--server", socket.to_str().unwrap(), "ps"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has not answered"), "{output:?}");
 }
 
 #[actix_rt::test]

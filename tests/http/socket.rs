@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gpulayer::http::ServeError;
 
-use crate::stand::{Stand, serve_at};
+use crate::stand::{Stand, eventually, serve_at};
 
 #[test]
 fn the_socket_is_the_owners_alone() {
@@ -15,7 +15,8 @@ fn the_socket_is_the_owners_alone() {
     assert_eq!(mode & 0o777, 0o600);
     let left: Vec<_> =
         std::fs::read_dir(stand.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with(".s")), "{left:?}");
+    let bound_beside = format!(".s{}", std::process::id());
+    assert!(!left.iter().any(|name| *name == *bound_beside), "{left:?}");
 }
 
 #[test]
@@ -36,6 +37,22 @@ fn a_stale_socket_is_replaced_and_another_file_is_not() {
     std::fs::write(&file, "precious").unwrap();
     assert!(matches!(serve_at(&file), Err(ServeError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
+
+#[test]
+fn a_socket_that_was_removed_comes_back_and_is_gone_at_the_end() {
+    let mut stand = Stand::start();
+    std::fs::remove_file(&stand.socket).unwrap();
+    eventually("the socket to be back", || stand.socket.exists());
+    stand.unix("GET", "/healthz").send().ok(200);
+    std::fs::write(stand.folder.path().join("other"), "").unwrap();
+    std::fs::rename(stand.folder.path().join("other"), &stand.socket).unwrap();
+    std::fs::remove_file(&stand.socket).unwrap();
+    eventually("the socket to be back again", || stand.socket.exists());
+    stand.stop();
+    let left: Vec<_> =
+        std::fs::read_dir(stand.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("s.sock")), "{left:?}");
 }
 
 #[test]
