@@ -27,6 +27,7 @@ mod show;
 mod shown;
 mod spec_args;
 mod spec_building;
+mod typed;
 mod verdict;
 
 use std::process::ExitCode;

@@ -140,7 +140,7 @@ pub struct Bundle {
 pub enum BundleError {
     /// The files together are too large.
     #[error(
-        "the source in {} has {}, more than the {} allowed; its largest files: {}",
+        "the source in {} has {}, more than the {} allowed; {}",
         root.display(), megabytes(*size_bytes), megabytes(*limit_bytes), listed(largest)
     )]
     TooLarge {
@@ -195,9 +195,16 @@ impl BundleError {
     }
 }
 
+/// What is worth naming when a bundle is too large.
+const LARGE_BYTES: u64 = 1_000_000;
+
 fn listed(files: &[(String, u64)]) -> String {
-    let shown = files.iter().map(|(path, bytes)| format!("{path} ({})", megabytes(*bytes)));
-    shown.collect::<Vec<_>>().join(", ")
+    let large = files.iter().filter(|(_, bytes)| *bytes >= LARGE_BYTES);
+    let shown: Vec<_> = large.map(|(path, bytes)| format!("{path} ({})", megabytes(*bytes))).collect();
+    if shown.is_empty() {
+        return "it has many small files".to_owned();
+    }
+    format!("its largest files: {}", shown.join(", "))
 }
 
 fn megabytes(bytes: u64) -> String {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Context;
 use super::args::ArtifactCommand;
-use super::carry::Parcel;
+use super::carry::{Parcel, Spool, digest_of};
 use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::screen::{print, print_json, say};
@@ -47,8 +47,15 @@ async fn bring(context: &Context, address: &str, output: &Path, force: bool) -> 
             given: address.to_owned(),
             expected: "artifact://sha256/ and 64 lower-case hex digits",
         })?;
-    if !force && output.symlink_metadata().is_ok() {
-        return Err(CliError::InTheWay { path: output.to_owned(), count: 1 });
+    if output == Path::new("-") {
+        return to_stdout(context, &digest).await;
+    }
+    if !force && let Ok(found) = output.symlink_metadata() {
+        if found.is_file() && digest_of(output)?.0 == digest {
+            say(&format!("{} is there already", output.display()));
+            return Ok(ExitStatus::SUCCESS);
+        }
+        return Err(CliError::OutputThere { path: output.to_owned() });
     }
     let client = context.server(OnDemand::Start)?.client;
     let mut fresh = output.as_os_str().to_owned();
@@ -63,5 +70,22 @@ async fn bring(context: &Context, address: &str, output: &Path, force: bool) -> 
         drop(std::fs::remove_file(fresh));
     }
     say(&format!("{} brought", size(downloaded?)));
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// Nothing is written before the digest of all bytes is known to be right.
+async fn to_stdout(context: &Context, digest: &Digest) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    let spool = Spool::create()?;
+    client.download(digest, spool.path(), |_| {}).await?;
+    let mut file = std::fs::File::open(spool.path()).map_err(|source| CliError::File {
+        operation: "read",
+        path: spool.path().to_owned(),
+        source,
+    })?;
+    let mut stdout = std::io::stdout().lock();
+    std::io::copy(&mut file, &mut stdout)
+        .and_then(|_| std::io::Write::flush(&mut stdout))
+        .map_err(|source| CliError::Stdout { source })?;
     Ok(ExitStatus::SUCCESS)
 }

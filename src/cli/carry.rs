@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -65,21 +65,31 @@ impl Baggage {
             Source::Auto if draft.spec.contains_key("source") => None,
             Source::Auto => bundle::source_root(&here()?, &draft.argv(), std::env::home_dir().as_deref()),
             Source::None => None,
+            Source::Folder(folder) if !folder.is_dir() => {
+                let given = folder.display().to_string();
+                return Err(CliError::Flag {
+                    flag: "--source",
+                    given,
+                    expected: "a folder, `auto` or `none`",
+                });
+            }
             Source::Folder(folder) => Some(SourceRoot { root: (*folder).to_owned(), cwd: PathBuf::new() }),
             Source::Here => {
                 draft.set_cwd(&here()?.to_string_lossy());
                 None
             }
         };
+        let mut place = PathBuf::new();
         if let Some(SourceRoot { root, cwd }) = root {
             let parcel = baggage.folder(&root, places)?;
             draft.spec.insert("source".to_owned(), json!(parcel));
             if cwd != Path::new("") {
                 draft.set_cwd(&cwd.to_string_lossy());
             }
+            place = cwd;
         }
         for given in std::mem::take(&mut draft.inputs) {
-            let input = baggage.input(&given, places)?;
+            let input = baggage.input(&given, &place, places)?;
             match draft.spec.entry("inputs").or_insert_with(|| json!([])) {
                 serde_json::Value::Array(inputs) => inputs.push(input),
                 other => *other = json!([input]),
@@ -88,27 +98,35 @@ impl Baggage {
         Ok(baggage)
     }
 
-    /// One `--input SRC[:PATH]` as the spec has it.
-    fn input(&mut self, given: &str, places: &Places) -> Result<serde_json::Value, CliError> {
+    /// One `--input SRC[:PATH]` as the spec has it. `place` is where the current folder is in the workspace.
+    fn input(&mut self, given: &str, place: &Path, places: &Places) -> Result<serde_json::Value, CliError> {
         let (source, path) = split_input(given);
-        if let Ok(digest) = source.parse::<Digest>() {
+        if source.starts_with("artifact://") {
+            let digest = source.parse::<Digest>().map_err(|_| CliError::Flag {
+                flag: "--input",
+                given: given.to_owned(),
+                expected: "artifact://sha256/, 64 lower-case hex digits, and :PATH",
+            })?;
             let path = path.ok_or_else(|| CliError::Flag {
                 flag: "--input",
                 given: given.to_owned(),
-                expected: "ADDRESS:PATH, because an artifact has no name of its own",
+                expected: "ADDRESS:PATH, as an artifact has no name of its own",
             })?;
             return Ok(json!({ "artifact": digest, "path": path }));
         }
         let from = Path::new(source);
-        let path = match (path, from.file_name()) {
-            (Some(path), _) => path.to_owned(),
-            (None, Some(name)) => name.to_string_lossy().into_owned(),
-            (None, None) => {
-                let expected = "SRC:PATH, because SRC has no name of its own";
-                return Err(CliError::Flag { flag: "--input", given: given.to_owned(), expected });
-            }
-        };
-        if from.is_dir() {
+        let path =
+            path.map(str::to_owned).or_else(|| landing(from, place)).ok_or_else(|| CliError::Flag {
+                flag: "--input",
+                given: given.to_owned(),
+                expected: "SRC:PATH, as SRC has no name of its own",
+            })?;
+        let found = std::fs::metadata(from).map_err(|source| CliError::GivenFile {
+            flag: "--input",
+            path: from.to_owned(),
+            source,
+        })?;
+        if found.is_dir() {
             Ok(json!({ "artifact": self.folder(from, places)?, "path": path, "unpack": true }))
         } else {
             Ok(json!({ "artifact": self.file(from)?, "path": path }))
@@ -128,6 +146,14 @@ impl Baggage {
         self.parcels.push(parcel);
         self.remarks.push((digest, remark));
         Ok(digest)
+    }
+
+    /// What is sent along, as paths of this machine with their digests.
+    pub(super) fn contents(&self) -> impl Iterator<Item = (&Path, Digest)> {
+        self.parcels.iter().map(|parcel| match &parcel.origin {
+            Origin::File(path) => (path.as_path(), parcel.digest),
+            Origin::Folder(plan) => (plan.root(), parcel.digest),
+        })
     }
 
     /// Sends what the server lacks, and says what went along.
@@ -187,13 +213,13 @@ impl Parcel {
 }
 
 /// A private temporary file, removed when dropped.
-struct Spool {
+pub(super) struct Spool {
     path: PathBuf,
     file: File,
 }
 
 impl Spool {
-    fn create() -> Result<Self, CliError> {
+    pub(super) fn create() -> Result<Self, CliError> {
         use std::os::unix::fs::OpenOptionsExt;
         let name = format!("gpulayer-bundle-{}", hex::encode(rand::random::<[u8; 8]>()));
         let path = std::env::temp_dir().join(name);
@@ -202,6 +228,10 @@ impl Spool {
             Ok(file) => Ok(Self { path, file }),
             Err(source) => Err(CliError::File { operation: "make", path, source }),
         }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -243,6 +273,15 @@ fn split_input(given: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// Where an input goes that names no place: where it is here, seen from the current folder, or else by its name.
+fn landing(from: &Path, place: &Path) -> Option<String> {
+    let name = from.file_name()?;
+    let below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    let relative =
+        if from.components().all(below) { from.strip_prefix("./").unwrap_or(from) } else { name.as_ref() };
+    Some(place.join(relative).to_string_lossy().into_owned())
+}
+
 fn remark(file_count: u64, size_bytes: u64, left_out: &[LeftOut]) -> String {
     let files = if file_count == 1 { "file" } else { "files" };
     let mut text = format!("{file_count} {files}, {}", size(size_bytes));
@@ -280,6 +319,16 @@ mod tests {
         assert_eq!(split_input(&format!("{address}:in")), (address.as_str(), Some("in")));
         assert_eq!(split_input(&address), (address.as_str(), None));
         assert_eq!(split_input("x:"), ("x:", None));
+    }
+
+    #[test]
+    fn an_input_lands_where_it_is_here() {
+        let landing = |from: &str, place: &str| landing(Path::new(from), Path::new(place));
+        assert_eq!(landing("data/big.bin", "").unwrap(), "data/big.bin");
+        assert_eq!(landing("./big.bin", "sub").unwrap(), "sub/big.bin");
+        assert_eq!(landing("/mnt/data/big.bin", "").unwrap(), "big.bin");
+        assert_eq!(landing("../big.bin", "sub").unwrap(), "sub/big.bin");
+        assert_eq!(landing("..", ""), None);
     }
 
     #[test]

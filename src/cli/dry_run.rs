@@ -1,24 +1,62 @@
 //! `--dry-run`: the JobSpec, and how to submit it with curl and with Python.
 
+use std::fmt::Write as _;
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
+use super::carry::Baggage;
 use super::error::CliError;
+use super::next_step::NextStep;
 use super::screen;
 use super::server_choice::Server;
+use super::shown::quoted;
 use crate::client::Endpoint;
+use crate::contract::artifact::Digest;
 
 /// Prints all three, or with `--json` the spec alone.
-pub(super) fn print(spec: &Map<String, Value>, server: &Server, json: bool) -> Result<(), CliError> {
+pub(super) fn print(
+    spec: &Map<String, Value>,
+    baggage: &Baggage,
+    server: &Server,
+    next: &NextStep,
+    json: bool,
+) -> Result<(), CliError> {
     if json {
         return screen::print_json(spec);
     }
-    screen::print(text(spec, server.client.endpoint()).trim_end())
+    let before = steps_before(baggage.contents(), server.own, next);
+    screen::print(text(spec, server.client.endpoint(), &before).trim_end())
 }
 
-fn text(spec: &Map<String, Value>, endpoint: &Endpoint) -> String {
+/// What has to be done before the job can be submitted by hand.
+fn steps_before<'a>(
+    contents: impl Iterator<Item = (&'a Path, Digest)>,
+    own: bool,
+    next: &NextStep,
+) -> String {
+    let mut steps = String::new();
+    if own {
+        let _ = writeln!(steps, "# First: the daemon must run\n{}\n", next.command("up"));
+    }
+    let mut contents = contents.peekable();
+    if contents.peek().is_some() {
+        steps += "# First: what goes along must be there; each prints its address\n";
+        for (path, digest) in contents {
+            // Pasted elsewhere, it still means the same file.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let put = next.command(&format!("artifact put {}", quoted(&path.to_string_lossy())));
+            let _ = writeln!(steps, "{put}  # {digest}");
+        }
+        steps.push('\n');
+    }
+    steps
+}
+
+fn text(spec: &Map<String, Value>, endpoint: &Endpoint, before: &str) -> String {
     let pretty = format!("{:#}", Value::Object(spec.clone()));
     let compact = Value::Object(spec.clone()).to_string();
-    let quoted = compact.replace('\'', r"'\''");
+    let body = compact.replace('\'', r"'\''");
     let (curl, connection) = match endpoint {
         Endpoint::Unix(path) => {
             let path = path.display();
@@ -41,17 +79,20 @@ fn text(spec: &Map<String, Value>, endpoint: &Endpoint) -> String {
         ),
     };
     let imports = if matches!(endpoint, Endpoint::Unix(_)) {
-        "http.client, json, socket"
+        "http.client, json, socket, sys"
     } else {
-        "http.client, json, os"
+        "http.client, json, os, sys"
     };
     let python_spec = serde_json::to_string(&compact).unwrap_or_default();
     format!(
-        "# JobSpec\n{pretty}\n\n\
-         # curl\n{curl} -H 'Content-Type: application/json' \\\n  --data '{quoted}'\n\n\
+        "# JobSpec\n{pretty}\n\n{before}\
+         # curl\n{curl} -H 'Content-Type: application/json' \\\n  --data '{body}'\n\n\
          # Python\nimport {imports}\n\n{connection}\n\
          connection.request(\"POST\", \"/v1/jobs\", {python_spec}, headers)\n\
-         print(json.load(connection.getresponse())[\"id\"])\n"
+         answer = connection.getresponse()\n\
+         job = json.load(answer)\n\
+         if answer.status != 201:\n    sys.exit(json.dumps(job, indent=2))\n\
+         print(job[\"id\"])\n"
     )
 }
 
@@ -63,7 +104,9 @@ mod tests {
     fn what_is_printed_can_be_pasted() {
         let spec = serde_json::json!({"workload": {"command": {"argv": ["echo", "it's"]}}});
         let Value::Object(spec) = spec else { unreachable!() };
-        insta::assert_snapshot!(text(&spec, &Endpoint::parse("unix:/run/g.sock").unwrap()), @r###"
+        let digest = Digest::from_bytes([0; 32]);
+        let before = steps_before([(Path::new("/my src"), digest)].into_iter(), true, &NextStep::default());
+        insta::assert_snapshot!(text(&spec, &Endpoint::parse("unix:/run/g.sock").unwrap(), &before), @r###"
         # JobSpec
         {
           "workload": {
@@ -76,19 +119,29 @@ mod tests {
           }
         }
 
+        # First: the daemon must run
+        gpulayer up
+
+        # First: what goes along must be there; each prints its address
+        gpulayer artifact put '/my src'  # artifact://sha256/0000000000000000000000000000000000000000000000000000000000000000
+
         # curl
         curl --unix-socket '/run/g.sock' http://localhost/v1/jobs -H 'Content-Type: application/json' \
           --data '{"workload":{"command":{"argv":["echo","it'\''s"]}}}'
 
         # Python
-        import http.client, json, socket
+        import http.client, json, socket, sys
 
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect("/run/g.sock")
         headers = {"Content-Type": "application/json"}
         connection.request("POST", "/v1/jobs", "{\"workload\":{\"command\":{\"argv\":[\"echo\",\"it's\"]}}}", headers)
-        print(json.load(connection.getresponse())["id"])
+        answer = connection.getresponse()
+        job = json.load(answer)
+        if answer.status != 201:
+            sys.exit(json.dumps(job, indent=2))
+        print(job["id"])
         "###);
     }
 }

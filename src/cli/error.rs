@@ -51,6 +51,15 @@ pub enum CliError {
         /// Each with what is allowed.
         faults: Vec<Fault>,
     },
+    /// The job cannot be accepted.
+    #[error("{}", match faults.as_slice() {
+        [only] => format!("{}: {}", only.pointer, only.detail),
+        faults => format!("the job has {} faults", faults.len()),
+    })]
+    SpecRefused {
+        /// Each at what was typed.
+        faults: Vec<Fault>,
+    },
     /// Neither argv nor a spec.
     #[error("there is nothing to run: put the command after `--`, or give --shell or --spec")]
     NothingToRun,
@@ -147,6 +156,12 @@ pub enum CliError {
         job: String,
         /// What the server said.
         source: ClientError,
+    },
+    /// A file where an artifact is to go.
+    #[error("{path} is there already with other contents", path = .path.display())]
+    OutputThere {
+        /// Which.
+        path: PathBuf,
     },
     /// An output whose path or link leaves the folder.
     #[error("{path}: leads out of the folder it is fetched to, so it is not written")]
@@ -272,6 +287,7 @@ impl CliError {
                 _ if problem.retryable => Some("try again shortly".to_owned()),
                 _ => None,
             },
+            CliError::OutputThere { .. } => Some("overwrite with --force".to_owned()),
             CliError::InTheWay { .. } => Some("fetch into another folder with --to, or overwrite with --force".to_owned()),
             CliError::NothingToFetch { job, ended: false, .. } => {
                 Some(format!("`{}` first", next.command(&format!("wait {job}"))))
@@ -315,6 +331,7 @@ impl CliError {
                 faults => faults,
             },
             CliError::SpecFaults { faults, .. } => faults.as_slice(),
+            CliError::SpecRefused { faults } if faults.len() > 1 => faults.as_slice(),
             _ => &[],
         };
         for fault in faults {
@@ -348,6 +365,23 @@ mod tests {
         gpulayer: The spec has 2 faults.
           /workload/command/argv: must hold at least the program
           /priority: is 200, but -100 to 100 is allowed
+        ");
+    }
+
+    #[test]
+    fn a_single_fault_is_said_once() {
+        let fault = |place: &str| Fault {
+            pointer: place.into(),
+            code: "invalid".into(),
+            detail: "is 0, but at least 0.001 is allowed".into(),
+        };
+        let one = CliError::SpecRefused { faults: vec![fault("--cpus")] };
+        insta::assert_snapshot!(one.rendered(&NextStep::default()), @"gpulayer: --cpus: is 0, but at least 0.001 is allowed");
+        let two = CliError::SpecRefused { faults: vec![fault("--cpus"), fault("job.yaml: /nodes")] };
+        insta::assert_snapshot!(two.rendered(&NextStep::default()), @"
+        gpulayer: the job has 2 faults
+          --cpus: is 0, but at least 0.001 is allowed
+          job.yaml: /nodes: is 0, but at least 0.001 is allowed
         ");
     }
 

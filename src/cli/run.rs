@@ -25,12 +25,14 @@ use super::server_choice::{OnDemand, Server};
 use super::shown::{harmless, tail};
 use super::spec_args::SpecArgs;
 use super::spec_building::{Draft, Surroundings};
+use super::typed::Typed;
 use super::verdict::{undeclared, verdict};
-use crate::client::{Call, Client, ClientError};
+use crate::client::{Call, Client, ClientError, Endpoint};
 use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState};
 use crate::contract::problem::Warning;
 use crate::domain::placement;
+use crate::domain::spec::{self, ReadOptions};
 
 /// After this long in the queue a foreground job says why.
 const REASON_AFTER: Duration = Duration::from_secs(2);
@@ -38,6 +40,9 @@ const REASON_AFTER: Duration = Duration::from_secs(2);
 const REASON_AGAIN: Duration = Duration::from_secs(30);
 /// After a job's end its log ends at once; longer than this means that it never will.
 const LOG_GRACE: Duration = Duration::from_secs(30);
+
+/// The code of a fault: an artifact of the spec is not on the server.
+const MISSING_ARTIFACT: &str = "missing_artifact";
 
 /// The part of the answer to a submission that a command needs.
 #[derive(Debug, Deserialize)]
@@ -73,7 +78,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus,
         Ok(Some((id, _))) => id,
         Ok(None) => return Ok(ExitStatus::SUCCESS),
         // Nothing ran, so there is no status of its own to end with.
-        Err(error @ CliError::Client(ClientError::Refused(_))) => {
+        Err(error @ (CliError::Client(ClientError::Refused(_)) | CliError::SpecRefused { .. })) => {
             say(error.rendered(&context.next()).trim_end());
             return Ok(ExitStatus::NO_STATUS);
         }
@@ -146,22 +151,57 @@ async fn submitted(
             other => *other = serde_json::json!([dependency]),
         }
     }
+    let typed = Typed { args, spec: &draft.spec };
+    let options = ReadOptions {
+        strict: args.spec.is_some(),
+        allow_absolute_cwd: matches!(server.client.endpoint(), Endpoint::Unix(_)),
+    };
+    let faults = spec::read(&serde_json::Value::Object(draft.spec.clone()), "", options).err();
     if args.dry_run {
-        dry_run::print(&draft.spec, server, context.json)?;
-        return Ok(None);
+        dry_run::print(&draft.spec, &baggage, server, &context.next(), context.json)?;
+        return match faults {
+            Some(faults) => Err(CliError::SpecRefused { faults: typed.faults(faults) }),
+            None => Ok(None),
+        };
     }
-    baggage.send(&server.client).await?;
-    let mut call = Call::mutate("/v1/jobs").json(&draft.spec)?;
-    if args.spec.is_some() {
-        call = call.header("prefer", "handling=strict");
+    let call = || {
+        let call = Call::mutate("/v1/jobs").json(&draft.spec)?;
+        Ok::<_, CliError>(if options.strict { call.header("prefer", "handling=strict") } else { call })
+    };
+    // The server has the last word, as it may be newer; but nothing is sent along with what looks faulty from here.
+    if faults.is_none() {
+        baggage.send(&server.client).await?;
     }
-    let answer = hand_over::answer(context, server, &call).await?;
+    let mut answer = hand_over::answer(context, server, &call()?).await;
+    if faults.is_some() && answer.as_ref().is_err_and(lacks_artifacts) {
+        baggage.send(&server.client).await?;
+        answer = hand_over::answer(context, server, &call()?).await;
+    }
+    let answer = answer.map_err(|error| match error {
+        CliError::Client(ClientError::Refused(mut problem)) if !problem.errors.is_empty() => {
+            if faults.is_some() {
+                // Nothing was sent on purpose; that it is not there is no fault of what was typed.
+                problem.errors.retain(|fault| fault.code != MISSING_ARTIFACT);
+            }
+            CliError::SpecRefused { faults: typed.faults(problem.errors) }
+        }
+        error => error,
+    })?;
     let submitted: Submitted = answer.json()?;
     for warning in &submitted.warnings {
-        let at = if warning.pointer.is_empty() { String::new() } else { format!("{}: ", warning.pointer) };
+        let at = match warning.pointer.as_str() {
+            "" => String::new(),
+            pointer => format!("{}: ", typed.place(pointer)),
+        };
         say(&format!("warning: {at}{}", harmless(&warning.detail, false)));
     }
     Ok(Some((submitted.id, answer.json()?)))
+}
+
+/// Whether a submission was refused only because what goes along is not there yet.
+fn lacks_artifacts(error: &CliError) -> bool {
+    let CliError::Client(ClientError::Refused(problem)) = error else { return false };
+    !problem.errors.is_empty() && problem.errors.iter().all(|fault| fault.code == MISSING_ARTIFACT)
 }
 
 /// One `--after JOB[:ended]`.

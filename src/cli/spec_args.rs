@@ -102,7 +102,7 @@ pub(super) struct SpecArgs {
     /// Secret by reference, such as HF_TOKEN=name:HF_TOKEN; may be repeated
     #[arg(long, value_name = "NAME=REF", help_heading = "Environment and files")]
     pub(super) secret: Vec<String>,
-    /// File, folder or artifact to bring along, and where it goes; may be repeated
+    /// File, folder or artifact to bring along, and where it goes [default: where it is here]; may be repeated
     #[arg(long, short = 'i', value_name = "SRC[:PATH]", help_heading = "Environment and files")]
     pub(super) input: Vec<String>,
     /// File or glob to bring back; may be repeated

@@ -100,12 +100,17 @@ fn pair<'a>(flag: &'static str, text: &'a str) -> Result<(&'a str, &'a str), Cli
     })
 }
 
-fn read_file(path: &Path) -> Result<Map<String, Value>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-        operation: "read",
+/// The text of a file that a flag names.
+fn given_text(flag: &'static str, path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path).map_err(|source| CliError::GivenFile {
+        flag,
         path: path.to_owned(),
         source,
-    })?;
+    })
+}
+
+fn read_file(path: &Path) -> Result<Map<String, Value>, CliError> {
+    let text = given_text("--spec", path)?;
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let (format, value) = match extension {
         // YAML 1.2: `yes` and `no` are words, as in `env: {ANSWER: yes}`.
@@ -302,11 +307,7 @@ fn environment(
         put(python, "interpreter", &args.python);
         put(python, "uv", &args.uv);
         if let Some(path) = &args.requirements {
-            let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-                operation: "read",
-                path: path.clone(),
-                source,
-            })?;
+            let text = given_text("--requirements", path)?;
             let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
             python.insert("requirements".to_owned(), lines.collect::<Vec<_>>().into());
         }
@@ -317,15 +318,14 @@ fn environment(
 /// `NAME=VALUE` lines; blank lines and lines that begin with `#` say nothing, and quotes round a value are no part of
 /// it.
 fn env_file(path: &Path) -> Result<Vec<(String, String)>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-        operation: "read",
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = given_text("--env-file", path)?;
     let mut pairs = Vec::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    let lines = text.lines().map(str::trim).enumerate();
+    for (index, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
         let line = line.strip_prefix("export ").unwrap_or(line);
-        let (name, value) = pair("--env-file", line)?;
+        let pair = line.split_once('=').filter(|(name, _)| !name.trim().is_empty());
+        let (name, value) =
+            pair.ok_or_else(|| CliError::EnvFileLine { path: path.to_owned(), line: index + 1 })?;
         let value = value.trim();
         let unquoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
         pairs.push((name.trim().to_owned(), unquoted.unwrap_or(value).to_owned()));
@@ -479,6 +479,15 @@ mod tests {
         for words in [["--env", "NOT_SET_HERE"], ["--gpus", "x"], ["--array", "5-3"], ["--label", "x"]] {
             let words: Vec<_> = words.into_iter().chain(["true"]).collect();
             assert!(matches!(drafted(&words, false), Err(CliError::Flag { .. })), "{words:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("env");
+        std::fs::write(&file, "# A\nA=1\n\nnot this\n").unwrap();
+        let words = ["--env-file", file.to_str().unwrap(), "true"];
+        assert!(matches!(drafted(&words, false), Err(CliError::EnvFileLine { line: 4, .. })));
+        for flag in ["--env-file", "--spec", "--requirements"] {
+            let error = drafted(&[flag, "/nowhere/x", "true"], false).unwrap_err().to_string();
+            assert_eq!(error, format!("{flag} /nowhere/x cannot be read"));
         }
         assert!(matches!(drafted(&["--timeout", "1y", "true"], false), Err(CliError::Quantity { .. })));
     }

@@ -141,3 +141,86 @@ fn what_is_used_wrongly_says_what_is_allowed() {
         assert!(help.status.success(), "{help:?}");
     }
 }
+
+#[test]
+fn a_refusal_names_what_was_typed_before_anything_is_sent() {
+    let house = House::new();
+    let project = house.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    std::fs::write(project.join("pyproject.toml"), "").unwrap();
+    std::fs::write(project.join("env"), "A=1\nsecret\n").unwrap();
+    std::fs::write(project.join("job.yaml"), "priority: 500\n").unwrap();
+    let run = |words: &[&str]| house.command(words).current_dir(&project).output().unwrap();
+    let gpus = run(&["submit", "--gpus", "1", "--priority", "500", "--", "true"]);
+    assert_eq!(gpus.status.code(), Some(1));
+    let said = stderr(&gpus);
+    assert!(said.contains("  --gpus: ") && said.contains("  --priority: "), "{said}");
+    assert!(!said.contains("sent "), "{said}");
+    let file = stderr(&run(&["submit", "--spec", "job.yaml", "--", "true"]));
+    assert!(file.starts_with("gpulayer: job.yaml: /priority: ") && file.lines().count() == 1, "{file}");
+    let line = run(&["run", "--env-file", "env", "--", "true"]);
+    assert_eq!(line.status.code(), Some(2));
+    assert!(
+        stderr(&line).contains("--env-file env, line 2") && !stderr(&line).contains("secret"),
+        "{line:?}"
+    );
+    for (flag, path) in [("--env-file", "/nowhere"), ("--input", "/nowhere"), ("--spec", "/nowhere")] {
+        let missing = stderr(&run(&["run", flag, path, "--", "true"]));
+        assert!(missing.contains(&format!("{flag} {path} cannot be read")), "{missing}");
+    }
+    assert!(house.run(&["down", "--yes"]).status.success());
+}
+
+#[test]
+fn what_a_dry_run_prints_works_when_it_is_pasted() {
+    let house = House::new();
+    let project = house.path().join("project");
+    std::fs::create_dir_all(project.join("data")).unwrap();
+    std::fs::write(project.join("pyproject.toml"), "").unwrap();
+    std::fs::write(project.join(".gitignore"), "data/\n").unwrap();
+    std::fs::write(project.join("data/big"), "x").unwrap();
+    let words = ["run", "--dry-run", "-i", "data/big", "--", "cat", "pyproject.toml", "data/big"];
+    let dry = house.command(&words).current_dir(&project).output().unwrap();
+    let text = String::from_utf8(dry.stdout).unwrap();
+    let steps: Vec<&str> = text.lines().filter(|line| line.starts_with("gpulayer artifact put")).collect();
+    assert_eq!(steps.len(), 2, "{text}");
+    assert!(house.run(&["ps"]).status.success());
+    let python = || Command::new("python3").args(["-c", python_text(&text)]).output().unwrap();
+    let early = python();
+    assert_eq!(early.status.code(), Some(1), "{early:?}");
+    assert!(stderr(&early).contains("artifact not uploaded"), "{early:?}");
+    for step in steps {
+        let command = format!("{} {}", crate::house::GPULAYER, step.strip_prefix("gpulayer ").unwrap());
+        let put =
+            Command::new("sh").args(["-c", &command]).env("GPULAYER_HOME", house.home()).output().unwrap();
+        assert!(put.status.success(), "{put:?}");
+        let address = String::from_utf8(put.stdout).unwrap();
+        assert!(step.ends_with(address.trim()), "{step} {address}");
+    }
+    let submitted = python();
+    assert!(submitted.status.success(), "{submitted:?}");
+    let id = String::from_utf8(submitted.stdout).unwrap();
+    assert_eq!(house.run(&["wait", id.trim()]).status.code(), Some(0), "{id}");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}
+
+fn python_text(dry_run: &str) -> &str {
+    dry_run.split_once("# Python\n").unwrap().1
+}
+
+#[test]
+fn an_artifact_that_is_there_already_is_fine() {
+    let house = House::new();
+    std::fs::write(house.path().join("a"), "same\n").unwrap();
+    std::fs::write(house.path().join("b"), "other\n").unwrap();
+    let put = house.run(&["artifact", "put", "a"]);
+    let address = String::from_utf8(put.stdout).unwrap();
+    let get = |to: &str| house.run(&["artifact", "get", address.trim(), "-o", to]);
+    assert_eq!(get("a").status.code(), Some(0));
+    assert_eq!(String::from_utf8(get("-").stdout).unwrap(), "same\n");
+    assert!(!house.path().join("-").exists());
+    let other = get("b");
+    assert_eq!(other.status.code(), Some(1));
+    assert!(stderr(&other).contains("overwrite with --force"), "{other:?}");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}
