@@ -310,7 +310,11 @@ async fn followed(
             say(&fetch::brought(job.outputs.len(), written, to));
             true
         }
-        _ => false,
+        Some(to) => {
+            say(&format!("no output, so nothing was brought to {}", to.display()));
+            false
+        }
+        None => false,
     };
     if let Some(text) = undeclared(&job, &next) {
         say(&text);
@@ -339,7 +343,7 @@ impl WaitReason {
                 self.told = true;
                 let cancel = next.command(&format!("cancel {}", tail(id)));
                 say(&format!(
-                    "no worker here is large enough, so it waits until one comes · `{cancel}`, or interrupt, ends it"
+                    "no worker here is large enough, so it waits until one comes · `{cancel}` ends it"
                 ));
             }
             self.said = reason;
