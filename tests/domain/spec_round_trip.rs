@@ -9,6 +9,8 @@ use gpulayer::contract::spec::{
 use gpulayer::domain::spec::{ReadOptions, read, to_json};
 use proptest::prelude::*;
 
+/// What a job may be called: no word that commands read as another job.
+const NAME: &str = "[a-zA-Z0-9._ -]{1,12}";
 const TEXT: &str = "[ -~äß→]{1,12}";
 const WORD: &str = "[a-z][a-z0-9_-]{0,8}";
 
@@ -109,7 +111,7 @@ prop_compose! {
         command in command(),
         (inputs, outputs) in (inputs(), outputs()),
         (resources, retry) in (resources(), retry()),
-        name in prop::option::of(TEXT),
+        name in prop::option::of(NAME),
         project in WORD,
         priority in -100i32..=100,
         target in prop::sample::select(vec![Target::Any, Target::Local, Target::Remote]),
