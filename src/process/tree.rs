@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -105,29 +106,42 @@ pub fn sweep(task_ids: &[TaskId], patience: Duration) -> Result<usize, ProcessEr
     let wanted: HashSet<Vec<u8>> =
         task_ids.iter().map(|id| format!("{TASK_ID_VARIABLE}={id}").into_bytes()).collect();
     let deadline = Instant::now() + patience;
-    let mut killed = HashSet::new();
+    let mut killed = HashMap::new();
     loop {
         let marked = marked_processes(&wanted)?;
         if marked.is_empty() {
-            return Ok(killed.len());
+            // A descendant need not be marked, so it is waited for and not looked for.
+            let left: Vec<u32> = still_there(&killed, deadline);
+            return if left.is_empty() {
+                Ok(killed.len())
+            } else {
+                Err(ProcessError::Survivors { pids: left })
+            };
         }
         // As with `kill_descendants`, all are stopped before the first is killed.
         for pid in &marked {
             signal_if(*pid, Signal::STOP, |pid| is_marked(pid, &wanted));
         }
         for root in &marked {
-            for (pid, parent) in stop_descendants(*root) {
-                signal_if(pid, Signal::KILL, |pid| is_child(pid, parent, *root));
-                killed.insert(pid);
+            // Held before any is killed: afterwards an orphan of theirs belongs to nobody we know.
+            let descendants = stop_descendants(*root);
+            for (pid, parent) in &descendants {
+                if is_child(*pid, *parent, *root) {
+                    note(&mut killed, *pid);
+                }
+            }
+            for process in descendants.keys().filter_map(|pid| killed.get(pid)?.as_ref()) {
+                // It may have ended by itself.
+                let _ = pidfd_send_signal(process, Signal::KILL);
             }
         }
         for pid in &marked {
+            note(&mut killed, *pid);
             signal_if(*pid, Signal::KILL, |pid| is_marked(pid, &wanted));
-            killed.insert(*pid);
         }
-        wait_for_ends(&marked, deadline);
+        let left = still_there(&killed, deadline.min(Instant::now() + LOOK_AGAIN));
         if Instant::now() >= deadline {
-            let left = marked_processes(&wanted)?;
+            let left = if left.is_empty() { marked_processes(&wanted)? } else { left };
             return if left.is_empty() {
                 Ok(killed.len())
             } else {
@@ -135,6 +149,26 @@ pub fn sweep(task_ids: &[TaskId], patience: Duration) -> Result<usize, ProcessEr
             };
         }
     }
+}
+
+/// Takes hold of a process that is about to be killed, while its pid is surely its own.
+fn note(killed: &mut HashMap<u32, Option<OwnedFd>>, pid: u32) {
+    killed.entry(pid).or_insert_with(|| {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        // It is gone already, or the kernel has no more descriptors to give: then only the mark is looked for.
+        pidfd_open(number, PidfdFlags::empty()).ok()
+    });
+}
+
+/// Those that have not ended by then.
+fn still_there(killed: &HashMap<u32, Option<OwnedFd>>, by: Instant) -> Vec<u32> {
+    let has_ended = |process: &OwnedFd| {
+        let left = by.saturating_duration_since(Instant::now());
+        let mut polled = [PollFd::new(process, PollFlags::IN)];
+        matches!(poll(&mut polled, Timespec::try_from(left).ok().as_ref()), Ok(1))
+    };
+    let held = killed.iter().filter_map(|(pid, process)| Some((*pid, process.as_ref()?)));
+    held.filter(|(_, process)| !has_ended(process)).map(|(pid, _)| pid).collect()
 }
 
 fn marked_processes(wanted: &HashSet<Vec<u8>>) -> Result<Vec<u32>, ProcessError> {
@@ -158,16 +192,4 @@ fn marked_processes(wanted: &HashSet<Vec<u8>>) -> Result<Vec<u32>, ProcessError>
 fn is_marked(pid: u32, wanted: &HashSet<Vec<u8>>) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|variable| wanted.contains(variable))
-}
-
-/// Waits until one after the other has ended, or the deadline. A pid used again meanwhile costs patience only.
-fn wait_for_ends(pids: &[u32], deadline: Instant) {
-    for pid in pids {
-        let Some(number) = i32::try_from(*pid).ok().and_then(Pid::from_raw) else { continue };
-        let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { continue };
-        let left = deadline.saturating_duration_since(Instant::now()).min(LOOK_AGAIN);
-        let mut polled = [PollFd::new(&process, PollFlags::IN)];
-        // Whatever it says, the caller looks again.
-        let _ = poll(&mut polled, Timespec::try_from(left).ok().as_ref());
-    }
 }
