@@ -105,6 +105,7 @@ impl OwnDaemon {
                 let state = self.places.state.clone();
                 return Err(StartError::Unheard { pid: holder.pid, state, socket });
             }
+            // A socket that appears and a lock that is let go cannot be waited for in one call.
             std::thread::sleep(LOOK_AGAIN);
         }
     }

@@ -48,6 +48,7 @@ pub fn run_if_shim() {
             CANNOT_BEGIN
         }
     };
+    // The binary's own `main` must not go on: this process is a shim and nothing else.
     std::process::exit(status);
 }
 
