@@ -87,6 +87,23 @@ pub struct Launch {
     pub timeout: Option<Duration>,
     /// How long the task may run without any worker connected to its shim.
     pub orphan_timeout: Duration,
+    /// What its processes may use together, as far as this machine can hold them to it.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What all processes of a task may use together; `None` = as much as there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory, page cache included. A task that needs more is ended by the kernel.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Thousandths of a core. A task that wants more waits.
+    #[serde(default)]
+    pub cpu_millis: Option<u32>,
+    /// Processes and threads at once. Beyond, `fork` fails.
+    #[serde(default)]
+    pub pids: Option<u64>,
 }
 
 /// How a task's own process ended.
@@ -189,13 +206,38 @@ pub struct ExitRecord {
     pub ended_at: Timestamp,
     /// Between the two, on the monotonic clock.
     pub duration: Duration,
-    /// Largest resident memory of any one process of the tree that the shim reaped, in bytes. Never below the
-    /// shim's own few MiB, which the kernel counts until the exec.
+    /// With a memory limit, the most the whole tree used at once, page cache included. Without, the largest resident
+    /// memory of any one process of the tree that the shim reaped, in bytes; never below the shim's own few MiB, which
+    /// the kernel counts until the exec.
     #[serde(default)]
     pub peak_memory_bytes: Option<u64>,
+    /// What the tree was really held to, in bytes; `None` = no memory limit was in force.
+    #[serde(default)]
+    pub memory_limit_bytes: Option<u64>,
+    /// Processes of the tree that the kernel killed for want of memory, whichever they were: the task's own process may
+    /// have exited by itself. `None` = this machine cannot tell.
+    #[serde(default)]
+    pub oom_kills: Option<u64>,
+    /// From the exec to when the first of them was noticed.
+    #[serde(default)]
+    pub oom_killed_after: Option<Duration>,
+    /// How the tree fared against its CPU limit; `None` = none was in force.
+    #[serde(default)]
+    pub cpu_throttling: Option<CpuThrottling>,
     /// Number of the last log record; 0 = the task was silent.
     #[serde(default)]
     pub last_n: u64,
+}
+
+/// How often a CPU limit was felt. The kernel gives the tree its share once per period.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuThrottling {
+    /// The limit, in thousandths of a core.
+    pub cpu_millis: u32,
+    /// Periods in which the tree wanted to run.
+    pub periods: u64,
+    /// Those in which it used up its share and had to wait.
+    pub throttled_periods: u64,
 }
 
 /// What a shim says about its task.

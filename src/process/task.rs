@@ -353,6 +353,10 @@ impl Task {
             duration: outcome.duration,
             peak_memory_bytes: (self.peak_memory_bytes > own_peak_memory_bytes())
                 .then_some(self.peak_memory_bytes),
+            memory_limit_bytes: None,
+            oom_kills: None,
+            oom_killed_after: None,
+            cpu_throttling: None,
             last_n,
         };
         conclude(&mut self.claim, &record);
@@ -376,6 +380,10 @@ fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
         ended_at: clock::now(),
         duration: Duration::ZERO,
         peak_memory_bytes: None,
+        memory_limit_bytes: None,
+        oom_kills: None,
+        oom_killed_after: None,
+        cpu_throttling: None,
         last_n: 0,
     }
 }

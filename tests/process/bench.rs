@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gpulayer::clock;
 use gpulayer::contract::log::LogRecord;
-use gpulayer::process::{ExitRecord, Launch, ShimEvent, ShimPool, SpoolReader, TaskProcess};
+use gpulayer::process::{ExitRecord, Launch, Limits, ShimEvent, ShimPool, SpoolReader, TaskProcess};
 
 /// Nothing in these tests takes longer, unless it is broken.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,6 +52,7 @@ impl Bench {
             grace: Duration::from_secs(10),
             timeout: None,
             orphan_timeout: Duration::from_secs(86_400),
+            limits: Limits::default(),
         }
     }
 

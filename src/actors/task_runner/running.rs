@@ -14,7 +14,8 @@ use crate::contract::quantity::Seconds;
 use crate::contract::spec::Workload;
 use crate::domain::task_run::{Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment};
 use crate::process::{
-    ExitRecord, Launch, NotStarted, ProcessError, ShimEvent, SpoolReader, StopCause, TaskProcess, Wait, sweep,
+    ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, SpoolReader, StopCause, TaskProcess,
+    Wait, sweep,
 };
 
 /// How long one try to kill what a lost shim left may take.
@@ -49,6 +50,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         grace: spec.grace_s.duration(),
         timeout: spec.timeout_s.map(Seconds::duration),
         orphan_timeout: around.options.orphan_timeout,
+        limits: Limits::default(),
     }
 }
 
