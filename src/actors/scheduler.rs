@@ -4,7 +4,7 @@
 //! Owns: the queue and the pool, as far as it has been told, and what it proposed and nobody answered yet.
 //! Never: decides; the supervisor disposes of every proposal.
 //! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `CapacityFreed`,
-//! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`), the front desk (`ExplainQueue`).
+//! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`), the front desk (`ExplainQueue`).
 //! Tells: the supervisor (`PlacementProposed`).
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
 
@@ -17,7 +17,7 @@ use super::messages::front_desk::ExplainQueue;
 use super::messages::job_supervisor::PlacementProposed;
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
-    WorkerDown, WorkerUp,
+    WorkerDown, WorkerHealth, WorkerUp,
 };
 use super::messages::send;
 use crate::contract::ids::{JobId, WorkerId};
@@ -171,6 +171,15 @@ impl Handler<WorkerDown> for Scheduler {
     fn handle(&mut self, down: WorkerDown, _: &mut Self::Context) {
         // Not there: it never was up, so there is nothing to take back.
         let _ = self.pool.worker_down(down.worker_id);
+    }
+}
+
+impl Handler<WorkerHealth> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, health: WorkerHealth, ctx: &mut Self::Context) {
+        self.pool.worker_health(health.worker_id, health.unhealthy);
+        self.pass_soon(ctx);
     }
 }
 

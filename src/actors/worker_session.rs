@@ -4,7 +4,7 @@
 //! Never: decides about tasks; reports go on to the supervisor.
 //! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`).
 //! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `SessionOpened`), the lease reaper
-//! (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`).
+//! (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`).
 //! After a restart: opened again from the worker's row, offline until its first word; offers and stops are told
 //! again by the supervisor.
 
@@ -18,7 +18,7 @@ use super::messages::front_desk::{
 };
 use super::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
 use super::messages::lease_reaper::Renew;
-use super::messages::scheduler::{WorkerDown, WorkerUp};
+use super::messages::scheduler::{WorkerDown, WorkerHealth, WorkerUp};
 use super::messages::worker_session::{Describe, NewSession, Offer, SessionPorts, Settled, StopTask};
 use super::messages::{Reply, send};
 use crate::clock;
@@ -55,6 +55,8 @@ pub struct SessionTells {
     pub up: Recipient<WorkerUp>,
     /// The scheduler.
     pub down: Recipient<WorkerDown>,
+    /// The scheduler.
+    pub health: Recipient<WorkerHealth>,
 }
 
 /// See the module.
@@ -73,6 +75,8 @@ pub struct WorkerSession {
     parked: Option<Parked>,
     presence: Presence,
     heartbeat_seq: u64,
+    /// Why it says it is unhealthy; as old as its newest heartbeat.
+    unhealthy: Option<String>,
 }
 
 struct Parked {
@@ -109,6 +113,7 @@ impl WorkerSession {
             parked: None,
             presence: Presence::Offline { last_seen: None },
             heartbeat_seq: 0,
+            unhealthy: None,
         }
     }
 
@@ -175,6 +180,14 @@ impl WorkerSession {
         });
     }
 
+    /// What it said of its own health, passed on when it is news.
+    fn heard_health(&mut self, unhealthy: Option<String>) {
+        if self.unhealthy != unhealthy {
+            self.unhealthy.clone_from(&unhealthy);
+            self.tells.health.do_send(WorkerHealth { worker_id: self.record.id, unhealthy });
+        }
+    }
+
     fn fell_silent(&mut self, ctx: &mut Context<Self>) {
         if let Presence::Online { last_seen, silence, .. } = &self.presence {
             let last_seen = Some(*last_seen);
@@ -218,6 +231,7 @@ impl WorkerSession {
     fn state(&self) -> WorkerState {
         match &self.presence {
             Presence::Offline { .. } => WorkerState::Offline,
+            Presence::Online { .. } if self.unhealthy.is_some() => WorkerState::Unhealthy,
             Presence::Online { holds, .. } if holds.is_empty() => WorkerState::Idle,
             Presence::Online { .. } => WorkerState::Busy,
         }
@@ -285,6 +299,8 @@ impl Handler<ResumeWorker> for WorkerSession {
         self.record.identity = request.identity;
         self.record.capabilities = request.capabilities;
         self.heartbeat_seq = 0;
+        // Its first heartbeat says it anew.
+        self.heard_health(None);
         self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
         self.announce();
         if rebooted {
@@ -325,6 +341,7 @@ impl Handler<Heartbeat> for WorkerSession {
             let tasks = request.tasks.iter().map(|held| (held.task_id, held.epoch)).collect();
             self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks });
             self.notice_gone(&request.tasks);
+            self.heard_health(request.health);
         }
         send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders: self.orders() }));
     }
@@ -422,6 +439,7 @@ impl Handler<Describe> for WorkerSession {
                 capabilities: self.record.capabilities.clone(),
                 tasks,
                 last_seen,
+                health: self.unhealthy.clone().filter(|_| self.state() == WorkerState::Unhealthy),
             });
         }
     }

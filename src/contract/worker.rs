@@ -159,4 +159,7 @@ pub struct Worker {
     pub tasks: Vec<TaskId>,
     /// When the server last heard of it.
     pub last_seen: Option<Timestamp>,
+    /// Why it is `unhealthy`, in its own words; absent when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<String>,
 }

@@ -98,6 +98,7 @@ impl House {
             renew: reaper.recipient(),
             up: scheduler.clone().recipient(),
             down: scheduler.clone().recipient(),
+            health: scheduler.clone().recipient(),
         };
         let open_session = session_opener(timing, journal.clone(), durability.clone(), session_tells);
         let desk_tells = DeskTells {

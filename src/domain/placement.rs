@@ -14,6 +14,7 @@ mod queue;
 use serde::{Deserialize, Serialize};
 
 pub use explain::{Verdict, WorkerReason, explain, never_fits, queue_reason, verdict};
+pub(super) use fit::Bytes;
 pub use fit::Lack;
 pub use pass::{Pass, Placed, place};
 pub use pool::{Pool, PoolError, PoolWorker};

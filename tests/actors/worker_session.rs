@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpulayer::actors::messages::front_desk::{Acquire, Heartbeat, ResumeWorker, WorkerRefusal};
+use gpulayer::actors::messages::front_desk::{Acquire, Heartbeat, ListWorkers, ResumeWorker, WorkerRefusal};
 use gpulayer::actors::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
 use gpulayer::actors::messages::lease_reaper::Renew;
-use gpulayer::actors::messages::scheduler::{WorkerDown, WorkerUp};
-use gpulayer::actors::messages::worker_session::{NewSession, Offer, SessionPorts, Settled, StopTask};
+use gpulayer::actors::messages::scheduler::{WorkerDown, WorkerHealth, WorkerUp};
+use gpulayer::actors::messages::worker_session::{
+    Describe, Gathering, NewSession, Offer, SessionPorts, Settled, StopTask,
+};
 use gpulayer::actors::worker_session::{SessionTells, WorkerSession};
 use gpulayer::contract::ids::{JobId, TaskId, WorkerId};
 use gpulayer::contract::protocol::{
@@ -16,7 +18,7 @@ use gpulayer::contract::protocol::{
 };
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::JobSpec;
-use gpulayer::contract::worker::{Capabilities, WorkerKind};
+use gpulayer::contract::worker::{Capabilities, WorkerKind, WorkerState};
 use gpulayer::domain::change::{Change, WorkerRecord};
 use gpulayer::durability::durability;
 use gpulayer::journal::Journal;
@@ -40,6 +42,7 @@ struct Scene {
     session: SessionPorts,
     up: Heard<WorkerUp>,
     down: Heard<WorkerDown>,
+    health: Heard<WorkerHealth>,
     renewed: Heard<Renew>,
     returned: Heard<WorkerReturned>,
     gone: Heard<TaskGone>,
@@ -74,7 +77,8 @@ fn scene() -> Scene {
     let (renew, heard_renewed) = recorder();
     let (up, heard_up) = recorder();
     let (down, heard_down) = recorder();
-    let tells = SessionTells { opened, reported, returned, gone, renew, up, down };
+    let (health, heard_health) = recorder();
+    let tells = SessionTells { opened, reported, returned, gone, renew, up, down, health };
     let (mark, durability) = durability();
     let journal = Journal::start(Nowhere, 1, move |seq| mark.advance(seq), |_| {}).unwrap();
     let record = WorkerRecord {
@@ -94,6 +98,7 @@ fn scene() -> Scene {
         session,
         up: heard_up,
         down: heard_down,
+        health: heard_health,
         renewed: heard_renewed,
         returned: heard_returned,
         gone: heard_gone,
@@ -243,4 +248,40 @@ async fn a_resume_supersedes_the_older_incarnation_and_a_clone_is_refused_while_
     let rebooted = Identity { boot_id: "b2".into(), ..identity(3) };
     resume(&scene, rebooted).await.unwrap().unwrap();
     assert!(scene.returned.next().await.rebooted);
+}
+
+async fn described(scene: &Scene) -> (WorkerState, Option<String>) {
+    let (reply, answer) = oneshot::channel();
+    scene.session.describe.do_send(Describe { into: Gathering::answering(ListWorkers { reply }) });
+    let worker = answer.await.unwrap().remove(0);
+    (worker.state, worker.health)
+}
+
+#[actix::test]
+async fn a_worker_that_says_it_is_unhealthy_is_shown_so_and_the_scheduler_hears_of_every_change_once() {
+    let mut scene = scene();
+    let say = |scene: &Scene, seq, why: Option<&str>| {
+        let (reply, answer) = oneshot::channel();
+        let health = why.map(str::to_owned);
+        let request = HeartbeatRequest { seq, incarnation: 1, tasks: vec![held()], telemetry: None, health };
+        scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
+        answer
+    };
+    let told = |why: Option<&str>| WorkerHealth { worker_id: WORKER, unhealthy: why.map(str::to_owned) };
+    say(&scene, 1, Some("disk full")).await.unwrap().unwrap();
+    assert_eq!(described(&scene).await, (WorkerState::Unhealthy, Some("disk full".into())));
+    say(&scene, 2, Some("disk full")).await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(scene.health.so_far(), [told(Some("disk full"))]);
+    assert_eq!(scene.renewed.so_far().len(), 2, "its tasks go on");
+    // A late one says nothing new.
+    say(&scene, 1, None).await.unwrap().unwrap();
+    say(&scene, 3, None).await.unwrap().unwrap();
+    assert_eq!(described(&scene).await, (WorkerState::Busy, None));
+    assert_eq!(scene.health.so_far(), [told(None)]);
+    // A new start of it has a new disk to look at.
+    say(&scene, 4, Some("disk full")).await.unwrap().unwrap();
+    resume(&scene, identity(2)).await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(scene.health.so_far(), [told(Some("disk full")), told(None)]);
 }

@@ -383,3 +383,22 @@ proptest! {
         prop_assert_eq!(queue.shapes(), shapes.len());
     }
 }
+
+#[test]
+fn an_unhealthy_worker_gets_nothing_says_why_and_takes_jobs_again_by_itself() {
+    let one = shape(1000, None);
+    let (mut queue, mut pool) = (queue_of(&[job(1, 0, 0, &one)]), pool_of(&[(1000, 1)]));
+    let why = "disk full on /srv, 120 MiB free, needs 512 MiB";
+    pool.worker_health(worker(1), Some(why.to_owned()));
+    assert!(placed(&place(&mut queue, &mut pool, UNBOUNDED)).is_empty());
+    let reason = queue_reason(&one, &pool);
+    assert_eq!(reason, format!("1 worker: {why} (unhealthy)"));
+    assert!(!never_fits(&reason));
+    assert_eq!(verdict(&one, &pool), Verdict::NotNow);
+    // What it can never do is said first: waiting would not help.
+    assert_eq!(queue_reason(&shape(2000, None), &pool), "1 worker: needs 2 CPUs, has 1 in all");
+    pool.worker_health(worker(1), None);
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(1, 1)]);
+    pool.worker_health(worker(9), Some(why.to_owned()));
+    assert!(pool.worker(worker(9)).is_none(), "one that never was up is not there");
+}

@@ -91,6 +91,16 @@ pub struct WorkerDown {
     pub worker_id: WorkerId,
 }
 
+/// A worker is unhealthy, or well again. It is told again at every [`WorkerUp`].
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct WorkerHealth {
+    /// Who.
+    pub worker_id: WorkerId,
+    /// Why it takes no tasks, in its own words; `None` = it is well.
+    pub unhealthy: Option<String>,
+}
+
 /// The daemon is stopping: propose nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]

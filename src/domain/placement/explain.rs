@@ -69,7 +69,7 @@ pub fn queue_reason(shape: &Shape, pool: &Pool) -> String {
 
 /// Whether a [`queue_reason`] says that waiting does not help: no worker of the pool is like that.
 pub fn never_fits(reason: &str) -> bool {
-    const MAY_CHANGE: [&str; 3] = ["has room", "takes no tasks now", " free of "];
+    const MAY_CHANGE: [&str; 4] = ["has room", "takes no tasks now", "(unhealthy)", " free of "];
     reason.split(" · ").all(|line| {
         let lack = line.split_once(": ").map(|(_, lack)| lack);
         lack.is_some_and(|lack| !MAY_CHANGE.iter().any(|words| lack.contains(words)))

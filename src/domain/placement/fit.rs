@@ -62,6 +62,11 @@ pub enum Lack<'a> {
     },
     /// It takes no tasks now.
     Away,
+    /// It is there, and says why it takes none.
+    Unhealthy {
+        /// In its own words.
+        why: &'a str,
+    },
     /// Its cores are taken.
     CpusTaken {
         /// Asked for, in thousandths.
@@ -89,7 +94,10 @@ pub enum Lack<'a> {
 impl Lack<'_> {
     /// Whether no waiting helps on this worker.
     pub const fn forever(&self) -> bool {
-        !matches!(self, Lack::Away | Lack::CpusTaken { .. } | Lack::MemoryTaken { .. })
+        !matches!(
+            self,
+            Lack::Away | Lack::Unhealthy { .. } | Lack::CpusTaken { .. } | Lack::MemoryTaken { .. }
+        )
     }
 }
 
@@ -143,10 +151,12 @@ fn lasting_lack<'a>(shape: &'a Shape, worker: &'a PoolWorker) -> Option<Lack<'a>
     None
 }
 
-fn passing_lack(needs: Amount, worker: &PoolWorker) -> Option<Lack<'static>> {
+fn passing_lack(needs: Amount, worker: &PoolWorker) -> Option<Lack<'_>> {
     let (free, total, tasks) = (worker.free(), worker.total, worker.tasks());
     if !worker.accepting {
         Some(Lack::Away)
+    } else if let Some(why) = worker.unhealthy.as_deref() {
+        Some(Lack::Unhealthy { why })
     } else if needs.cpu_millis > free.cpu_millis {
         let (free_millis, total_millis) = (free.cpu_millis, total.cpu_millis);
         Some(Lack::CpusTaken { needs_millis: needs.cpu_millis, free_millis, total_millis, tasks })
@@ -179,6 +189,7 @@ impl fmt::Display for Lack<'_> {
                 write!(f, "needs {} of memory, has {} in all", Bytes(needs_bytes), Bytes(total_bytes))
             }
             Lack::Away => f.write_str("takes no tasks now (offline or draining)"),
+            Lack::Unhealthy { why } => write!(f, "{why} (unhealthy)"),
             Lack::CpusTaken { needs_millis, free_millis, total_millis, tasks } => {
                 let (needs, free, total) = (Cores(needs_millis), plain(free_millis), plain(total_millis));
                 write!(f, "needs {needs}, {free} free of {total} ({})", Holders(tasks))
@@ -204,7 +215,7 @@ impl fmt::Display for Cores {
 }
 
 /// Binary units with one decimal, in integers; rounded to the nearest.
-struct Bytes(u64);
+pub(in crate::domain) struct Bytes(pub(in crate::domain) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

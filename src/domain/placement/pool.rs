@@ -28,6 +28,8 @@ pub struct PoolWorker {
     pub total: Amount,
     /// Whether it takes tasks now.
     pub accepting: bool,
+    /// Why it takes none although it is there, in its own words.
+    pub unhealthy: Option<String>,
     held: Amount,
     tasks: u32,
     grown_at: u64,
@@ -112,6 +114,17 @@ impl Pool {
         Ok(())
     }
 
+    /// A worker says why it takes no tasks, or that it does (`None`). One that never was up has nothing to say.
+    pub fn worker_health(&mut self, id: WorkerId, unhealthy: Option<String>) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            let well = unhealthy.is_none();
+            worker.unhealthy = unhealthy;
+            if well {
+                self.note_growth(id);
+            }
+        }
+    }
+
     /// Forgets a worker and everything reserved on it.
     pub fn remove_worker(&mut self, id: WorkerId) -> Result<(), PoolError> {
         let worker = self.workers.remove(&id).ok_or(PoolError::UnknownWorker(id))?;
@@ -183,6 +196,7 @@ impl Pool {
             labels: BTreeMap::new(),
             total: Amount::default(),
             accepting: false,
+            unhealthy: None,
             held: Amount::default(),
             tasks: 0,
             grown_at: 0,
