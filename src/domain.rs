@@ -7,6 +7,8 @@ pub mod job;
 pub mod lease;
 pub mod ledger;
 pub mod placement;
+pub mod redaction;
 pub mod retry;
+pub mod secrets;
 pub mod spec;
 pub mod task_run;
