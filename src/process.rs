@@ -19,6 +19,7 @@ mod lines;
 mod memory;
 mod pool;
 mod pool_link;
+mod redacted;
 mod remark;
 mod resolve;
 mod shim;
@@ -39,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use crate::contract::ids::TaskId;
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
+use crate::domain::secrets::SecretValue;
 
 pub use identity::holder;
 pub use memory::give_back_free_memory;
@@ -77,6 +79,10 @@ pub struct Launch {
     /// The whole environment of the task: nothing is added.
     #[serde(with = "frame::os_pairs")]
     pub env: Vec<(OsString, OsString)>,
+    /// More of its environment, which is kept out of its log in any form. They go over the shim's socket and
+    /// nowhere else; they win over `env`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "frame::secret_pairs")]
+    pub secrets: Vec<(String, SecretValue)>,
     /// Sent to the task's process group when it has to stop.
     #[serde(default)]
     pub stop_signal: StopSignal,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::identity::Identity;
 use super::{ExitRecord, Launch};
 use crate::contract::ids::TaskId;
+use crate::domain::secrets::wipe;
 
 /// Raised only when an older side would misunderstand.
 pub(super) const WIRE_VERSION: u32 = 1;
@@ -112,6 +113,8 @@ impl Frames {
         self.taken += 4 + length;
         if self.taken == self.bytes.len() {
             self.taken = 0;
+            // A launch may have held secrets.
+            wipe(&mut self.bytes);
             self.bytes.clear();
             // A launch can be megabytes; a pooled shim must not keep them.
             self.bytes.shrink_to(64 << 10);
@@ -201,6 +204,32 @@ pub(super) mod os_pairs {
     ) -> Result<Vec<(OsString, OsString)>, D::Error> {
         let pairs = Vec::<(OsText, OsText)>::deserialize(deserializer)?;
         Ok(pairs.into_iter().map(|(name, value)| (name.into_os(), value.into_os())).collect())
+    }
+}
+
+/// Secrets: the one place where their values are written out, and only for the socket between a worker and its shim.
+pub(super) mod secret_pairs {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::OsText;
+    use crate::domain::secrets::SecretValue;
+
+    pub fn serialize<S: Serializer>(
+        secrets: &[(String, SecretValue)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        use std::os::unix::ffi::OsStrExt;
+        let text = |value: &SecretValue| OsText::of(std::ffi::OsStr::from_bytes(value.expose()));
+        serializer.collect_seq(secrets.iter().map(|(name, value)| (name, text(value))))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(String, SecretValue)>, D::Error> {
+        use std::os::unix::ffi::OsStringExt;
+        let pairs = Vec::<(String, OsText)>::deserialize(deserializer)?;
+        let value = |text: OsText| SecretValue::new(text.into_os().into_vec());
+        Ok(pairs.into_iter().map(|(name, text)| (name, value(text))).collect())
     }
 }
 

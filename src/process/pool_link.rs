@@ -8,6 +8,7 @@ use tokio::net::UnixStream;
 
 use super::ProcessError;
 use super::frame::{Frames, FromShim, Hello, ToShim, encode};
+use crate::domain::secrets::wipe;
 
 /// A shim answers at once; one that does not hangs.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -58,15 +59,19 @@ impl ShimLink {
     /// Sends one message; small ones never wait.
     pub(super) async fn send(&self, message: &ToShim) -> Result<(), ProcessError> {
         let failed = |source| ProcessError::Talk { pid: self.pid, source };
-        let bytes = encode(message).map_err(failed)?;
-        let mut rest = bytes.as_slice();
+        let mut bytes = encode(message).map_err(failed)?;
+        let sent = self.send_all(&bytes).await.map_err(failed);
+        // A launch may hold secrets.
+        wipe(&mut bytes);
+        sent
+    }
+
+    async fn send_all(&self, mut rest: &[u8]) -> io::Result<()> {
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
                 Ok(sent) => rest = &rest[sent..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.stream.writable().await.map_err(failed)?;
-                }
-                Err(error) => return Err(failed(error)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
+                Err(error) => return Err(error),
             }
         }
         Ok(())

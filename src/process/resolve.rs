@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -36,9 +36,11 @@ pub(super) fn start(launch: &Launch, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -
     let cwd = launch.workspace.join(&launch.cwd);
     let program = launch.argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let argv = ExecStrings::new(launch.argv.iter().map(|text| exec_string(text)).collect::<Result<_, _>>()?);
-    let env = ExecStrings::new(
-        launch.env.iter().map(|(name, value)| variable(name, value)).collect::<Result<_, _>>()?,
-    );
+    let secret = |name: &OsStr| launch.secrets.iter().any(|(secret, _)| name == secret.as_str());
+    let open = launch.env.iter().filter(|(name, _)| !secret(name));
+    let open = open.map(|(name, value)| variable(name, value.as_bytes()));
+    let secrets = launch.secrets.iter().map(|(name, value)| variable(OsStr::new(name), value.expose()));
+    let env = ExecStrings::new(open.chain(secrets).collect::<Result<_, _>>()?);
     let chdir = exec_string(cwd.as_os_str())?;
     let run = |path: &Path, argv: &ExecStrings| -> Result<io::Result<Pid>, Refusal> {
         let path = exec_string(path.as_os_str())?;
@@ -115,12 +117,13 @@ fn exec_string(text: &OsStr) -> Result<CString, Refusal> {
     })
 }
 
-fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Refusal> {
-    let mut text = OsString::with_capacity(name.len() + value.len() + 1);
-    text.push(name);
-    text.push("=");
-    text.push(value);
-    CString::new(text.into_vec()).map_err(|_| {
+fn variable(name: &OsStr, value: &[u8]) -> Result<CString, Refusal> {
+    // With room for the zero byte: moving to a larger place would leave a copy behind.
+    let mut text = Vec::with_capacity(name.len() + value.len() + 2);
+    text.extend_from_slice(name.as_bytes());
+    text.push(b'=');
+    text.extend_from_slice(value);
+    CString::new(text).map_err(|_| {
         let detail = format!("variable `{}` holds a zero byte, which no environment can", name.display());
         Refusal::new(NotStarted::SpawnFailed, detail)
     })

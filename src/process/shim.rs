@@ -22,6 +22,7 @@ use super::identity::Identity;
 use super::remark::remark;
 use super::system::{child_signals, inherited_descriptor};
 use super::task::Task;
+use crate::domain::secrets::wipe;
 
 /// The name under which the binary is a shim.
 pub(super) const SHIM_NAME: &str = "gpulayer-shim";
@@ -89,6 +90,8 @@ impl Link {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(length) => {
                 self.frames.feed(&buffer[..length]);
+                // A launch may have held secrets.
+                wipe(&mut buffer[..length]);
                 Ok(())
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

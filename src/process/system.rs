@@ -10,17 +10,29 @@ use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::domain::secrets::wipe;
+
 /// Strings for `execve`: owned, with the null-terminated pointer list it wants.
 pub(super) struct ExecStrings {
     // The pointers point into these.
-    _owned: Vec<CString>,
+    owned: Vec<CString>,
     pointers: Vec<*const c_char>,
+}
+
+impl Drop for ExecStrings {
+    fn drop(&mut self) {
+        self.pointers.clear();
+        for text in self.owned.drain(..) {
+            // An environment may hold secrets.
+            wipe(&mut text.into_bytes());
+        }
+    }
 }
 
 impl ExecStrings {
     pub(super) fn new(owned: Vec<CString>) -> Self {
         let pointers = owned.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect();
-        Self { _owned: owned, pointers }
+        Self { owned, pointers }
     }
 }
 

@@ -11,7 +11,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::identity::{Claim, Identity};
-use super::lines::Lines;
+use super::lines::{Close, Lines};
+use super::redacted::{NoCoreFiles, Redacted};
 use super::remark::remark;
 use super::resolve::{self, Refusal};
 use super::signal_name::signal_name;
@@ -38,7 +39,20 @@ const READ_BYTES: usize = 64 << 10;
 struct Pipe {
     /// `None` once its end was read.
     end: Option<OwnedFd>,
+    /// What was read comes through this first.
+    redacted: Redacted,
     lines: Lines,
+}
+
+impl Pipe {
+    fn feed(&mut self, bytes: &[u8], emit: impl FnMut(Stream, Close, &[u8])) {
+        self.redacted.feed(bytes, |clean| self.lines.feed(clean, emit));
+    }
+
+    fn finish(&mut self, mut emit: impl FnMut(Stream, Close, &[u8])) {
+        self.redacted.finish(|clean| self.lines.feed(clean, &mut emit));
+        self.lines.finish(emit);
+    }
 }
 
 struct Stopping {
@@ -69,11 +83,12 @@ pub(super) struct Task {
     snapshot: Option<Instant>,
     snapshot_every: Duration,
     peak_memory_bytes: u64,
+    _no_core_files: Option<NoCoreFiles>,
 }
 
 impl Task {
     /// Starts the program. `Err`: it never ran; the record is written already, if the folder allows.
-    pub(super) fn start(launch: Box<Launch>, identity: &Identity) -> Result<Task, Box<ExitRecord>> {
+    pub(super) fn start(mut launch: Box<Launch>, identity: &Identity) -> Result<Task, Box<ExitRecord>> {
         let started_at = clock::now();
         let mut claim = match Claim::take(&launch.task_folder, identity) {
             Ok(claim) => claim,
@@ -85,24 +100,34 @@ impl Task {
         };
         let pipes =
             || -> io::Result<_> { Ok((pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?)) };
+        let no_core_files = NoCoreFiles::if_secrets(&launch);
         let spawn = || {
+            let redacted = Redacted::pair(&launch)?;
             let ((out, out_end), (err, err_end)) = pipes().map_err(|error| {
                 Refusal::new(NotStarted::SpawnFailed, format!("pipes could not be made: {error}"))
             })?;
             let started = Instant::now();
-            let main = resolve::start(&launch, out_end.as_fd(), err_end.as_fd())?;
-            Ok((main, started, out, err))
+            let main = resolve::start(&launch, out_end.as_fd(), err_end.as_fd())
+                .map_err(|refusal| Refusal::new(refusal.kind, redacted[0].sentence(refusal.detail)))?;
+            Ok((main, started, out, err, redacted))
         };
-        match spawn() {
-            Ok((main, started, out, err)) => {
-                let pipe = |end: OwnedFd, stream| Pipe { end: Some(end), lines: Lines::new(stream) };
+        let spawned = spawn();
+        // The task has them now, and its pipes know what to look for.
+        launch.secrets = Vec::new();
+        match spawned {
+            Ok((main, started, out, err, [out_redacted, err_redacted])) => {
+                let pipe = |end: OwnedFd, redacted, stream| Pipe {
+                    end: Some(end),
+                    redacted,
+                    lines: Lines::new(stream),
+                };
                 Ok(Task {
                     launch,
                     claim,
                     main,
                     started_at,
                     started,
-                    pipes: [pipe(out, Stream::Stdout), pipe(err, Stream::Stderr)],
+                    pipes: [pipe(out, out_redacted, Stream::Stdout), pipe(err, err_redacted, Stream::Stderr)],
                     buffer: Vec::new(),
                     spool: Spool::default(),
                     stopping: None,
@@ -112,6 +137,7 @@ impl Task {
                     snapshot: None,
                     snapshot_every: SNAPSHOT.0,
                     peak_memory_bytes: 0,
+                    _no_core_files: no_core_files,
                 })
             }
             Err(refusal) => {
@@ -162,14 +188,14 @@ impl Task {
         match rustix::io::read(end, spare_capacity(&mut self.buffer)) {
             Ok(0) => {
                 pipe.end = None;
-                pipe.lines.finish(emit);
+                pipe.finish(emit);
             }
-            Ok(_) => pipe.lines.feed(&self.buffer, emit),
+            Ok(_) => pipe.feed(&self.buffer, emit),
             Err(Errno::INTR) => {}
             Err(error) => {
                 remark(format_args!("a pipe of {} cannot be read: {error}", self.launch.task_id));
                 pipe.end = None;
-                pipe.lines.finish(emit);
+                pipe.finish(emit);
             }
         }
     }
@@ -330,7 +356,7 @@ impl Task {
         let time = clock::now();
         let spool = &mut self.spool;
         for pipe in &mut self.pipes {
-            pipe.lines.finish(|stream, close, bytes| spool.push(time, stream, close, bytes));
+            pipe.finish(|stream, close, bytes| spool.push(time, stream, close, bytes));
         }
         spool.flush(&self.launch.task_folder, time);
         let last_n = self.spool.last_n();

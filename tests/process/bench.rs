@@ -48,6 +48,7 @@ impl Bench {
                 ("PATH".into(), std::env::var_os("PATH").unwrap()),
                 ("GPULAYER_TASK_ID".into(), task_id.to_string().into()),
             ],
+            secrets: Vec::new(),
             stop_signal: Default::default(),
             grace: Duration::from_secs(10),
             timeout: None,

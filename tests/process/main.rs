@@ -6,4 +6,5 @@ mod bench;
 mod ends;
 mod logs;
 mod reuse;
+mod secrets;
 mod trees;

@@ -46,6 +46,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         // The server offers no workload that this build does not run; an empty argv is refused by the shim.
         argv: command_line(spec, around.bash.as_deref()).unwrap_or_default(),
         env: env.into_iter().collect(),
+        secrets: Vec::new(),
         stop_signal: spec.stop_signal,
         grace: spec.grace_s.duration(),
         timeout: spec.timeout_s.map(Seconds::duration),
