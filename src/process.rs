@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `shim.json` | first line: who holds the task, and the lock on it ([`holder`]); second line, only after the tree is gone and the spool is complete: the [`ExitRecord`] |
 //! | `spool` | the log records, numbered from 1 by their place; absent while the task is silent |
-//! | `stop` | one word, the cause, from the moment a stop begins ([`STOP_FILE`]) |
+//! | `stop` | one line, the cause in a word, from the moment a stop begins ([`STOP_FILE`]) |
 
 pub mod detached;
 mod frame;
@@ -51,6 +51,8 @@ pub use tree::sweep;
 
 /// Name of the file in the task's folder that appears when a stop begins; `GPULAYER_STOP_FILE` points to it.
 pub const STOP_FILE: &str = "stop";
+/// The same while it is being written.
+const STOP_FILE_UNFINISHED: &str = "stop.unfinished";
 /// Name of the file in the task's folder that says which shim took the task and how it ended; there from the
 /// moment a shim takes the task. A folder that has it cannot be launched from again.
 pub const SHIM_FILE: &str = "shim.json";
@@ -161,7 +163,7 @@ impl NotStarted {
     }
 }
 
-/// Why a shim stops its task.
+/// Who had a shim stop its task; what the program reads is the order's own word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
@@ -171,17 +173,6 @@ pub enum StopCause {
     Timeout,
     /// No worker was connected for `orphan_timeout`.
     Orphaned,
-}
-
-impl StopCause {
-    /// The word in the stop file.
-    pub const fn word(self) -> &'static str {
-        match self {
-            StopCause::Requested => "requested",
-            StopCause::Timeout => "timeout",
-            StopCause::Orphaned => "orphaned",
-        }
-    }
 }
 
 /// A stop that was begun; the first cause stays.

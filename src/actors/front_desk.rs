@@ -154,6 +154,7 @@ impl Handler<RegisterWorker> for FrontDesk {
             session_hash: call.with_token.then(|| credentials::hash(&session_token)),
             registered_at: clock::now(),
             gone: false,
+            drain: None,
         };
         let worker_id = record.id;
         let answer = RegisterAnswer { worker_id, session_token, timing: self.timing };

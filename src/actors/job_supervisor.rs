@@ -35,6 +35,7 @@ use super::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
 use super::messages::{Durable, Reply, send};
 use crate::clock;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
+use crate::contract::protocol::StopReason;
 use crate::domain::job::{LiveJob, Stage};
 use crate::domain::ledger::{Alarm, Ledger, Notice};
 use crate::domain::placement::{QueuedJob, Shape};
@@ -228,7 +229,9 @@ impl JobSupervisor {
                 self.tells.started.do_send(Started { task_id });
                 self.tell_settled(worker_id, task_id, true);
             }
-            Notice::Stop { worker, task_id, now } => self.tell_stop(worker, task_id, now, false),
+            Notice::Stop { worker: worker_id, task_id, cause, now } => {
+                self.tell_stop(worker_id, StopTask { task_id, cause: cause.told(), now, lost: false });
+            }
             Notice::Settled(worker_id, task_id) => {
                 self.tells.forget.do_send(Forget { task_id });
                 self.tell_settled(worker_id, task_id, false);
@@ -242,7 +245,7 @@ impl JobSupervisor {
             Notice::Stale(worker_id, task_id, job_id) => {
                 if let Some(job) = self.jobs.get(&job_id) {
                     self.stale.insert(task_id, StaleTask { worker_id, shape: job.shape.clone() });
-                    self.tell_stop(worker_id, task_id, true, true);
+                    self.tell_stop(worker_id, given_up(task_id));
                 }
             }
         }
@@ -254,9 +257,9 @@ impl JobSupervisor {
         }
     }
 
-    fn tell_stop(&self, worker_id: WorkerId, task_id: TaskId, now: bool, lost: bool) {
+    fn tell_stop(&self, worker_id: WorkerId, order: StopTask) {
         if let Some(session) = self.sessions.get(&worker_id) {
-            session.ports.stop.do_send(StopTask { task_id, now, lost });
+            session.ports.stop.do_send(order);
         }
     }
 
@@ -339,6 +342,11 @@ impl JobSupervisor {
         }
         self.set_timer(ctx);
     }
+}
+
+/// The order that a task which was given up must end, whenever its worker can be told.
+fn given_up(task_id: TaskId) -> StopTask {
+    StopTask { task_id, cause: StopReason::Lost, now: true, lost: true }
 }
 
 /// An answer to a caller, as a speech.

@@ -33,7 +33,7 @@ use crate::actors::messages::task_runner::{AbandonTasks, OrdersReceived, Session
 use crate::client::worker_channel::{SessionEnd, WorkerChannel};
 use crate::clock;
 use crate::contract::ids::TaskId;
-use crate::contract::protocol::{AcquireRequest, Assignment, Orders, Report, ReportItem};
+use crate::contract::protocol::{AcquireRequest, Assignment, Orders, Report, ReportItem, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Capabilities, Phase};
 use crate::domain::task_run::{Collection, Effect, Event, TaskRun};
@@ -90,8 +90,8 @@ struct Task {
     folder: TaskFolder,
     run: TaskRun,
     phase: Option<Phase>,
-    /// Stop orders on their way to the errand that holds the shim; `true` = at once.
-    stops: Option<mpsc::UnboundedSender<bool>>,
+    /// Stop orders on their way to the errand that holds the shim: why, and whether at once.
+    stops: Option<mpsc::UnboundedSender<(StopReason, bool)>>,
     /// Dropped to stop the errand that stages.
     staging: Option<oneshot::Sender<()>>,
     /// Away while a batch of log records is being sent.
@@ -389,9 +389,9 @@ impl TaskRunner {
                 let shims = around.options.shims.clone();
                 self.watch(task_id, async move { shims.launch(launch).await }, ctx);
             }
-            Effect::StopShim { now } => {
+            Effect::StopShim { cause, now } => {
                 // The errand is gone only when the task has ended.
-                let _ = task.stops.as_ref().map(|stops| stops.send(now));
+                let _ = task.stops.as_ref().map(|stops| stops.send((cause, now)));
             }
             Effect::UploadLogs { first_n } => {
                 let Some(spool) = task.spool.take() else {
@@ -458,11 +458,13 @@ impl TaskRunner {
     }
 
     fn obey(&mut self, orders: Orders, ctx: &mut Context<Self>) {
-        for (tasks, now) in [(orders.cancel_task_ids, false), (orders.kill_task_ids, true)] {
-            for task_id in tasks {
-                self.around.held.stopping(task_id);
-                self.on(task_id, Event::StopOrdered { now }, ctx);
-            }
+        // The cause comes with `stops`; an older server says only which. An order that was given already is no news.
+        let said = orders.stops.into_iter().map(|order| (order.task_id, order.cause, order.now));
+        let gently = orders.cancel_task_ids.into_iter().map(|task_id| (task_id, StopReason::Stopped, false));
+        let at_once = orders.kill_task_ids.into_iter().map(|task_id| (task_id, StopReason::Stopped, true));
+        for (task_id, cause, now) in said.chain(gently).chain(at_once) {
+            self.around.held.stopping(task_id);
+            self.on(task_id, Event::StopOrdered { cause, now }, ctx);
         }
         if orders.revoked {
             let _ = self.around.options.session_over.send(SessionEnd::Revoked);

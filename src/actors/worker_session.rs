@@ -25,7 +25,7 @@ use crate::clock;
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{
     AcquireAnswer, Assignment, HeartbeatAnswer, Held, Identity, Orders, RegisterAnswer, ReportAnswer,
-    ResumeAnswer, Timing,
+    ResumeAnswer, StopOrder, Timing,
 };
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::contract::worker::{Worker, WorkerState};
@@ -68,8 +68,7 @@ pub struct WorkerSession {
     tells: SessionTells,
     greeting: Option<(Reply<RegisterAnswer>, RegisterAnswer)>,
     offers: BTreeMap<TaskId, Assignment>,
-    /// Task → without grace.
-    stops: BTreeMap<TaskId, bool>,
+    stops: BTreeMap<TaskId, StopOrder>,
     /// Stops that must stand although the server has settled the task: its tree may still be there.
     lost: BTreeSet<TaskId>,
     parked: Option<Parked>,
@@ -119,10 +118,15 @@ impl WorkerSession {
 
     fn orders(&self) -> Orders {
         let with = |now: bool| {
-            let chosen = self.stops.iter().filter(move |(_, hurry)| **hurry == now);
-            chosen.map(|(task_id, _)| *task_id).collect()
+            let chosen = self.stops.values().filter(move |order| order.now == now);
+            chosen.map(|order| order.task_id).collect()
         };
-        Orders { cancel_task_ids: with(false), kill_task_ids: with(true), revoked: false }
+        Orders {
+            stops: self.stops.values().copied().collect(),
+            cancel_task_ids: with(false),
+            kill_task_ids: with(true),
+            revoked: false,
+        }
     }
 
     fn open_offers(&self, have: &[Held], max_tasks: usize) -> Vec<Assignment> {
@@ -402,10 +406,11 @@ impl Handler<StopTask> for WorkerSession {
     type Result = ();
 
     fn handle(&mut self, stop: StopTask, ctx: &mut Self::Context) {
-        let hurry = self.stops.entry(stop.task_id).or_default();
-        *hurry |= stop.now;
-        if stop.lost {
-            self.lost.insert(stop.task_id);
+        let StopTask { task_id, cause, now, lost } = stop;
+        let order = self.stops.entry(task_id).or_insert(StopOrder { task_id, cause, now });
+        order.now |= now;
+        if lost {
+            self.lost.insert(task_id);
         }
         self.serve(ctx, true);
     }
@@ -440,6 +445,8 @@ impl Handler<Describe> for WorkerSession {
                 tasks,
                 last_seen,
                 health: self.unhealthy.clone().filter(|_| self.state() == WorkerState::Unhealthy),
+                drain: self.record.drain,
+                longest_silence_s: None,
             });
         }
     }

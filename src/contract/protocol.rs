@@ -99,9 +99,68 @@ pub struct ResumeRequest {
     pub tasks: Vec<Held>,
 }
 
+/// Why a task is told to stop: the word that its program reads in `GPULAYER_STOP_FILE`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Somebody cancelled the job.
+    Cancelled,
+    /// It ran longer than `timeout_s`.
+    TimedOut,
+    /// Its worker was drained and the deadline passed.
+    Drained,
+    /// An operator evicted the task.
+    Evicted,
+    /// A job of higher priority takes the place.
+    Preempted,
+    /// The worker's credential was revoked.
+    Revoked,
+    /// The server gave the task up while its worker did not answer.
+    Lost,
+    /// No worker came back for the task.
+    Orphaned,
+    /// One that this build has no word for, or that was not said.
+    #[default]
+    #[serde(other)]
+    Stopped,
+}
+
+impl StopReason {
+    /// The word in the stop file.
+    pub const fn word(self) -> &'static str {
+        match self {
+            StopReason::Cancelled => "cancelled",
+            StopReason::TimedOut => "timed_out",
+            StopReason::Drained => "drained",
+            StopReason::Evicted => "evicted",
+            StopReason::Preempted => "preempted",
+            StopReason::Revoked => "revoked",
+            StopReason::Lost => "lost",
+            StopReason::Orphaned => "orphaned",
+            StopReason::Stopped => "stopped",
+        }
+    }
+}
+
+/// One task that has to stop, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StopOrder {
+    /// Which.
+    pub task_id: TaskId,
+    /// Why.
+    #[serde(default)]
+    pub cause: StopReason,
+    /// Without grace.
+    #[serde(default)]
+    pub now: bool,
+}
+
 /// Orders that ride on every answer to a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Orders {
+    /// Stop these, each with its cause. The two lists below name the same tasks, for workers that do not know this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stops: Vec<StopOrder>,
     /// Stop these with their grace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cancel_task_ids: Vec<TaskId>,
@@ -349,4 +408,28 @@ pub struct LogsAnswer {
     /// What to stop.
     #[serde(flatten)]
     pub orders: Orders,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_is_not_known_yet_is_a_stop_all_the_same() {
+        let read = |text: &str| serde_json::from_str::<StopReason>(text).unwrap();
+        assert_eq!(read("\"drained\""), StopReason::Drained);
+        assert_eq!(read("\"moon_phase\""), StopReason::Stopped);
+        let task_id = TaskId::from_u128(1);
+        let order: StopOrder = serde_json::from_value(serde_json::json!({"task_id": task_id})).unwrap();
+        assert_eq!(order, StopOrder { task_id, cause: StopReason::Stopped, now: false });
+    }
+
+    #[test]
+    fn a_stop_reasons_word_is_its_word_on_the_wire() {
+        use StopReason as R;
+        let all = [R::Cancelled, R::TimedOut, R::Drained, R::Evicted, R::Preempted, R::Revoked, R::Lost];
+        for reason in all.into_iter().chain([R::Orphaned, R::Stopped]) {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.word());
+        }
+    }
 }

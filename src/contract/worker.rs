@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::end::End;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
-use super::quantity::{Cpus, Timestamp};
+use super::quantity::{Cpus, Seconds, Timestamp};
 
 /// A task's state (CONTRACT, Words and states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -162,4 +162,34 @@ pub struct Worker {
     /// Why it is `unhealthy`, in its own words; absent when it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
+    /// Set while it takes no new tasks because an operator said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    /// Longest silence between two heartbeats since the server started or the worker came back, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_silence_s: Option<Seconds>,
+}
+
+/// A worker that is being emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drain {
+    /// Since when it takes no new tasks.
+    pub since: Timestamp,
+    /// When what still runs is stopped; none: never, its tasks end by themselves.
+    pub deadline: Option<Timestamp>,
+}
+
+/// `POST /v1/workers/{id}/drain`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainRequest {
+    /// From now until what still runs is stopped with its grace; none: it may end by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_s: Option<Seconds>,
+}
+
+/// `POST /v1/workers/{id}/evict`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EvictRequest {
+    /// The task to stop with its grace.
+    pub task_id: TaskId,
 }

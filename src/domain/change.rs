@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
-use crate::contract::end::End;
+use crate::contract::end::{End, EndReason};
 use crate::contract::event::Event;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::problem::Warning;
-use crate::contract::protocol::Identity;
+use crate::contract::protocol::{Identity, StopReason};
 use crate::contract::quantity::Timestamp;
-use crate::contract::worker::{Capabilities, TaskState, WorkerKind};
+use crate::contract::worker::{Capabilities, Drain, TaskState, WorkerKind};
 
 /// One durable step. A batch of them is one transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,6 +143,8 @@ pub struct TaskStanding {
     pub ended_at: Option<Timestamp>,
     /// Why it has to stop; set once, the first wins.
     pub stop_cause: Option<StopCause>,
+    /// Whether it has to stop without grace.
+    pub stop_now: bool,
     /// How it ended.
     pub end: Option<Box<End>>,
     /// Whether its resources on the worker are still taken although the task has ended (CONTRACT, Leases and
@@ -157,20 +159,50 @@ pub enum StopCause {
     Cancel,
     /// `timeout_s` and the preparation allowance passed (the server's own backstop).
     Timeout,
+    /// Its worker was drained and the deadline passed.
+    Drain,
+    /// An operator evicted it.
+    Evict,
 }
 
 impl StopCause {
+    /// All of them.
+    pub const ALL: [StopCause; 4] =
+        [StopCause::Cancel, StopCause::Timeout, StopCause::Drain, StopCause::Evict];
+
+    /// The end of a task that was stopped for it.
+    pub const fn end_reason(self) -> EndReason {
+        match self {
+            StopCause::Cancel => EndReason::Cancelled,
+            StopCause::Timeout => EndReason::TimedOut,
+            StopCause::Drain => EndReason::Drained,
+            StopCause::Evict => EndReason::Evicted,
+        }
+    }
+
+    /// What its worker is told.
+    pub const fn told(self) -> StopReason {
+        match self {
+            StopCause::Cancel => StopReason::Cancelled,
+            StopCause::Timeout => StopReason::TimedOut,
+            StopCause::Drain => StopReason::Drained,
+            StopCause::Evict => StopReason::Evicted,
+        }
+    }
+
     /// The word kept in the database.
     pub const fn word(self) -> &'static str {
         match self {
             StopCause::Cancel => "cancel",
             StopCause::Timeout => "timeout",
+            StopCause::Drain => "drain",
+            StopCause::Evict => "evict",
         }
     }
 
     /// Reads the word.
     pub fn from_word(word: &str) -> Option<Self> {
-        [StopCause::Cancel, StopCause::Timeout].into_iter().find(|cause| cause.word() == word)
+        Self::ALL.into_iter().find(|cause| cause.word() == word)
     }
 }
 
@@ -208,6 +240,8 @@ pub struct WorkerRecord {
     pub registered_at: Timestamp,
     /// Whether its session was ended for good (deregistered or revoked).
     pub gone: bool,
+    /// Set while it takes no new tasks.
+    pub drain: Option<Drain>,
 }
 
 /// What a credential may do.

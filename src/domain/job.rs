@@ -90,6 +90,8 @@ pub struct Run {
     pub started_at: Timestamp,
     /// Why it has to stop, once it has to.
     pub stop: Option<Stop>,
+    /// When somebody asked the job to stop, whatever this task is stopped for: no attempt follows then.
+    pub cancel_requested_at: Option<Timestamp>,
     /// Since when its worker has not answered, under `wait`.
     pub unreachable_since: Option<Timestamp>,
 }
@@ -101,8 +103,6 @@ pub struct Stop {
     pub cause: StopCause,
     /// Without grace.
     pub now: bool,
-    /// When.
-    pub requested_at: Timestamp,
 }
 
 /// How a job ended, and by which task.
@@ -172,12 +172,13 @@ impl LiveJob {
             Some((placed, task)) => match task.started_at {
                 None => Stage::Scheduled(Box::new(placed)),
                 Some(started_at) => {
-                    let stop = task.stop_cause.map(|cause| Stop {
-                        cause,
-                        now: false,
-                        requested_at: standing.cancel_requested_at.unwrap_or(started_at),
-                    });
-                    let run = Run { started_at, stop, unreachable_since: standing.unreachable_since };
+                    let stop = task.stop_cause.map(|cause| Stop { cause, now: task.stop_now });
+                    let run = Run {
+                        started_at,
+                        stop,
+                        cancel_requested_at: standing.cancel_requested_at,
+                        unreachable_since: standing.unreachable_since,
+                    };
                     Stage::Running(Box::new(placed), run)
                 }
             },
@@ -218,6 +219,7 @@ impl LiveJob {
                     ledger.tell(Notice::Stop {
                         worker: placed.worker,
                         task_id: placed.task_id,
+                        cause: stop.cause,
                         now: stop.now,
                     });
                 }
@@ -289,7 +291,7 @@ impl LiveJob {
             Stage::Queued | Stage::Scheduled(_) => {}
             Stage::Running(_, run) => {
                 standing.unreachable_since = run.unreachable_since;
-                standing.cancel_requested_at = run.cancel_requested_at();
+                standing.cancel_requested_at = run.cancel_requested_at;
             }
             Stage::Ended(ended) => {
                 standing.ended_at = Some(ended.ended_at);
@@ -349,6 +351,7 @@ impl LiveJob {
                 started_at: run.map(|run| run.started_at),
                 ended_at: end.state.ended().then_some(ledger.now),
                 stop_cause: run.and_then(|run| run.stop).map(|stop| stop.cause),
+                stop_now: run.and_then(|run| run.stop).is_some_and(|stop| stop.now),
                 end: end.end.map(|end| Box::new(end.clone())),
                 stale: end.stale,
             },
@@ -382,13 +385,6 @@ impl LiveJob {
         self.event(ledger, None, EventType::JobQueued, json!({"cause": cause, "attempt": self.attempt}));
         self.moved(ledger);
         self.enqueue(ledger);
-    }
-}
-
-impl Run {
-    /// When somebody asked it to stop.
-    pub fn cancel_requested_at(&self) -> Option<Timestamp> {
-        self.stop.filter(|stop| stop.cause == StopCause::Cancel).map(|stop| stop.requested_at)
     }
 }
 

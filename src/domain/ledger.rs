@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::change::Change;
+use super::change::{Change, StopCause};
 use crate::contract::event::{Event, EventType};
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::protocol::Assignment;
@@ -75,6 +75,8 @@ pub enum Notice {
         worker: WorkerId,
         /// Which.
         task_id: TaskId,
+        /// Why.
+        cause: StopCause,
         /// Without grace.
         now: bool,
     },

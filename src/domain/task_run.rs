@@ -11,7 +11,7 @@ mod verdict;
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
 use crate::contract::problem::Warning;
-use crate::contract::protocol::{Finish, Report};
+use crate::contract::protocol::{Finish, Report, StopReason};
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::Phase;
 
@@ -63,6 +63,8 @@ pub enum Event {
     },
     /// Somebody wants the task to stop.
     StopOrdered {
+        /// Why; the first order's stays.
+        cause: StopReason,
         /// Without grace.
         now: bool,
     },
@@ -102,6 +104,8 @@ pub enum Effect {
     Launch,
     /// Tell the shim to stop the program.
     StopShim {
+        /// Why, for the program to read.
+        cause: StopReason,
         /// Without grace.
         now: bool,
     },
@@ -165,10 +169,10 @@ impl Outcome {
 }
 
 /// How a task was told to stop; once, and then only harder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum StopOrder {
-    Grace,
-    Now,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct StopOrder {
+    cause: StopReason,
+    now: bool,
 }
 
 /// One task on its worker.
@@ -255,7 +259,7 @@ impl TaskRun {
                 self.execution_over(Outcome::Exited(facts), last_n, effects);
             }
             Event::ShimLost { last_n } => self.execution_over(Outcome::Lost, last_n, effects),
-            Event::StopOrdered { now } => self.stop_ordered(now, effects),
+            Event::StopOrdered { cause, now } => self.stop_ordered(cause, now, effects),
             Event::Abandoned => self.abandon(effects),
             Event::Collected(collection) => self.collected(collection, spec, effects),
             Event::FinishAnswered => self.finish_answered(effects),
@@ -315,8 +319,8 @@ impl TaskRun {
         if !self.abandoned {
             effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
         }
-        if let Some(order) = self.stop {
-            effects.push(Effect::StopShim { now: order == StopOrder::Now });
+        if let Some(StopOrder { cause, now }) = self.stop {
+            effects.push(Effect::StopShim { cause, now });
         }
     }
 
@@ -380,16 +384,17 @@ impl TaskRun {
         }
     }
 
-    fn stop_ordered(&mut self, now: bool, effects: &mut Vec<Effect>) {
-        let order = if now { StopOrder::Now } else { StopOrder::Grace };
+    fn stop_ordered(&mut self, cause: StopReason, now: bool, effects: &mut Vec<Effect>) {
         // The server repeats an order until the task is gone; only a harder one is news.
-        if self.stop >= Some(order) {
-            return;
-        }
-        self.stop = Some(order);
+        let cause = match self.stop {
+            Some(before) if before.now || !now => return,
+            Some(before) => before.cause,
+            None => cause,
+        };
+        self.stop = Some(StopOrder { cause, now });
         match self.stage {
             Stage::Staging => effects.push(Effect::StopStaging),
-            Stage::Executing => effects.push(Effect::StopShim { now }),
+            Stage::Executing => effects.push(Effect::StopShim { cause, now }),
             Stage::Starting
             | Stage::Launching
             | Stage::Draining(_)
@@ -401,7 +406,7 @@ impl TaskRun {
 
     fn abandon(&mut self, effects: &mut Vec<Effect>) {
         self.abandoned = true;
-        self.stop_ordered(true, effects);
+        self.stop_ordered(StopReason::Revoked, true, effects);
         match self.stage {
             // What was handed to a shim, or is being written to, ends by its own event.
             Stage::Staging | Stage::Launching | Stage::Executing | Stage::Settled => {}

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::identity::Identity;
 use super::{ExitRecord, Launch};
 use crate::contract::ids::TaskId;
+use crate::contract::protocol::StopReason;
 use crate::domain::secrets::wipe;
 
 /// Raised only when an older side would misunderstand.
@@ -29,6 +30,9 @@ pub(super) enum ToShim {
     Stop {
         #[serde(default)]
         now: bool,
+        /// What the program reads.
+        #[serde(default)]
+        reason: StopReason,
     },
     /// Exit as soon as there is no task.
     Leave,
@@ -239,7 +243,7 @@ mod tests {
 
     #[test]
     fn messages_survive_any_cut() {
-        let mut bytes = encode(&ToShim::Stop { now: true }).unwrap();
+        let mut bytes = encode(&ToShim::Stop { now: true, reason: StopReason::Evicted }).unwrap();
         bytes.extend(encode(&ToShim::Leave).unwrap());
         for cut in 0..bytes.len() {
             let mut frames = Frames::default();
@@ -250,7 +254,10 @@ mod tests {
                     seen.push(message);
                 }
             }
-            assert!(matches!(seen[..], [ToShim::Stop { now: true }, ToShim::Leave]), "cut at {cut}");
+            assert!(
+                matches!(seen[..], [ToShim::Stop { now: true, reason: StopReason::Evicted }, ToShim::Leave]),
+                "cut at {cut}"
+            );
         }
     }
 
@@ -261,7 +268,7 @@ mod tests {
             frames.feed(&(text.len() as u32).to_le_bytes());
             frames.feed(text.as_bytes());
             let message = frames.next::<ToShim>().unwrap().unwrap();
-            assert!(matches!(message, ToShim::Stop { now: true } | ToShim::Unknown), "{text}");
+            assert!(matches!(message, ToShim::Stop { now: true, .. } | ToShim::Unknown), "{text}");
         }
     }
 }

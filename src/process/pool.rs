@@ -20,6 +20,7 @@ use super::shim::{SHIM_NAME, WORKER_DESCRIPTOR};
 use super::system::{ExecStrings, Spawn, spawn, watched};
 use super::{Launch, ProcessError, ShimEvent};
 use crate::contract::ids::TaskId;
+use crate::contract::protocol::StopReason;
 
 /// A worker's shims. Cheap to clone. Its methods want the tokio runtime that will also drive the
 /// [`TaskProcess`]es; dropping the last clone lets the idle shims exit and leaves the busy ones running.
@@ -204,8 +205,13 @@ impl TaskProcess {
     /// Asks the shim to stop the task: with its stop signal and grace, or at once. A second, harder stop
     /// shortens the first. After the end this does nothing; how the task ended is said by [`Self::recv`] alone.
     pub async fn stop(&self, now: bool) -> Result<(), ProcessError> {
+        self.stop_for(StopReason::Stopped, now).await
+    }
+
+    /// The same with the reason that the program reads in its stop file; the first one stays.
+    pub async fn stop_for(&self, reason: StopReason, now: bool) -> Result<(), ProcessError> {
         match &self.link {
-            Some(link) => link.send(&ToShim::Stop { now }).await,
+            Some(link) => link.send(&ToShim::Stop { now, reason }).await,
             None => Ok(()),
         }
     }

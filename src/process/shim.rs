@@ -22,6 +22,7 @@ use super::identity::Identity;
 use super::remark::remark;
 use super::system::{child_signals, inherited_descriptor};
 use super::task::Task;
+use crate::contract::protocol::StopReason;
 use crate::domain::secrets::wipe;
 
 /// The name under which the binary is a shim.
@@ -268,7 +269,7 @@ impl Shim {
             (ToShim::Launch(launch), Some(_)) => {
                 remark(format_args!("shim {}: launch of {} while busy", self.identity.pid, launch.task_id));
             }
-            (ToShim::Stop { now }, Some(busy)) => busy.task.stop(StopCause::Requested, now),
+            (ToShim::Stop { now, reason }, Some(busy)) => busy.task.stop(StopCause::Requested, reason, now),
             (ToShim::Leave, _) => self.leaving = true,
             (ToShim::Stop { .. }, None) | (ToShim::Unknown, _) => {}
         }
@@ -308,7 +309,7 @@ impl Shim {
         if busy.orphan_since.is_some_and(|since| now.duration_since(since) >= busy.task.launch.orphan_timeout)
         {
             busy.orphan_since = None;
-            busy.task.stop(StopCause::Orphaned, false);
+            busy.task.stop(StopCause::Orphaned, StopReason::Orphaned, false);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -19,9 +20,10 @@ use super::signal_name::signal_name;
 use super::spool::Spool;
 use super::system::{Reaped, own_peak_memory_bytes, reap_any};
 use super::tree::kill_descendants;
-use super::{ExitRecord, Launch, NotStarted, STOP_FILE, StopCause, StopSent, Wait};
+use super::{ExitRecord, Launch, NotStarted, STOP_FILE, STOP_FILE_UNFINISHED, StopCause, StopSent, Wait};
 use crate::clock;
 use crate::contract::log::Stream;
+use crate::contract::protocol::StopReason;
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
 
@@ -262,7 +264,7 @@ impl Task {
     }
 
     /// Begins a stop, or makes one harder. An exit before the signal stands as it is.
-    pub(super) fn stop(&mut self, cause: StopCause, now: bool) {
+    pub(super) fn stop(&mut self, cause: StopCause, reason: StopReason, now: bool) {
         self.reap();
         if self.outcome.is_some() {
             return;
@@ -273,7 +275,7 @@ impl Task {
             Some(_) => return,
             None => {
                 // Before the signal: its handler may look for the file.
-                if let Err(error) = std::fs::write(self.launch.task_folder.join(STOP_FILE), cause.word()) {
+                if let Err(error) = write_stop_file(&self.launch.task_folder, reason) {
                     remark(format_args!(
                         "the stop file of {} cannot be written: {error}",
                         self.launch.task_id
@@ -319,7 +321,7 @@ impl Task {
                     self.kill_tree()
                 }
                 (None, Some(timeout)) if now.duration_since(self.started) >= timeout => {
-                    self.stop(StopCause::Timeout, false);
+                    self.stop(StopCause::Timeout, StopReason::TimedOut, false);
                 }
                 _ => {}
             }
@@ -388,6 +390,13 @@ impl Task {
         conclude(&mut self.claim, &record);
         record
     }
+}
+
+/// A program that looks for the file while it is written must not read half a word.
+fn write_stop_file(task_folder: &Path, reason: StopReason) -> io::Result<()> {
+    let unfinished = task_folder.join(STOP_FILE_UNFINISHED);
+    std::fs::write(&unfinished, format!("{}\n", reason.word()))?;
+    std::fs::rename(unfinished, task_folder.join(STOP_FILE))
 }
 
 fn conclude(claim: &mut Claim, record: &ExitRecord) {

@@ -152,6 +152,7 @@ pub struct TaskStandingForm {
     started_at: Option<i64>,
     ended_at: Option<i64>,
     stop_cause: Option<&'static str>,
+    stop_now: bool,
     end_json: Option<String>,
     stale: bool,
 }
@@ -164,6 +165,7 @@ impl TaskStandingForm {
             started_at: standing.started_at.map(|time| time.micros()),
             ended_at: standing.ended_at.map(|time| time.micros()),
             stop_cause: standing.stop_cause.map(|cause| cause.word()),
+            stop_now: standing.stop_now,
             end_json: standing.end.as_deref().map(json),
             stale: standing.stale,
         }
@@ -231,6 +233,8 @@ pub struct WorkerForm<'a> {
     session_hash: Option<&'a [u8]>,
     registered_at: i64,
     gone: bool,
+    drain_since: Option<i64>,
+    drain_deadline: Option<i64>,
 }
 
 impl<'a> From<&'a WorkerRecord> for WorkerForm<'a> {
@@ -246,6 +250,8 @@ impl<'a> From<&'a WorkerRecord> for WorkerForm<'a> {
             session_hash: record.session_hash.as_ref().map(|hash| hash.as_slice()),
             registered_at: record.registered_at.micros(),
             gone: record.gone,
+            drain_since: record.drain.map(|drain| drain.since.micros()),
+            drain_deadline: record.drain.and_then(|drain| drain.deadline).map(|time| time.micros()),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::Job;
 use crate::contract::protocol::Identity;
 use crate::contract::quantity::Timestamp;
-use crate::contract::worker::Task;
+use crate::contract::worker::{Drain, Task};
 use crate::domain::change::{
     JobStanding, OutboxEntry, OutboxId, StopCause, TaskRecord, TaskStanding, TokenRecord, UsedKey,
     WorkerRecord,
@@ -198,6 +198,7 @@ pub struct TaskStandingRow {
     pub started_at: Option<i64>,
     pub ended_at: Option<i64>,
     pub stop_cause: Option<String>,
+    pub stop_now: bool,
     pub end_json: Option<String>,
     pub stale: bool,
 }
@@ -210,6 +211,7 @@ impl TaskStandingRow {
             started_at: time(self.started_at),
             ended_at: time(self.ended_at),
             stop_cause: self.stop_cause.map(cause).transpose()?,
+            stop_now: self.stop_now,
             end: self
                 .end_json
                 .map(|text| json(&text, "task_standings.end_json").map(Box::new))
@@ -298,6 +300,8 @@ pub struct WorkerRow {
     pub session_hash: Option<Vec<u8>>,
     pub registered_at: i64,
     pub gone: bool,
+    pub drain_since: Option<i64>,
+    pub drain_deadline: Option<i64>,
 }
 
 impl WorkerRow {
@@ -315,6 +319,10 @@ impl WorkerRow {
             session_hash: self.session_hash.map(|bytes| hash(&bytes, "workers.session_hash")).transpose()?,
             registered_at: Timestamp::from_micros(self.registered_at),
             gone: self.gone,
+            drain: self.drain_since.map(|since| Drain {
+                since: Timestamp::from_micros(since),
+                deadline: time(self.drain_deadline),
+            }),
         })
     }
 }

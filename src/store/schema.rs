@@ -63,6 +63,7 @@ diesel::table! {
         started_at -> Nullable<BigInt>,
         ended_at -> Nullable<BigInt>,
         stop_cause -> Nullable<Text>,
+        stop_now -> Bool,
         end_json -> Nullable<Text>,
         stale -> Bool,
     }
@@ -103,6 +104,8 @@ diesel::table! {
         session_hash -> Nullable<Binary>,
         registered_at -> BigInt,
         gone -> Bool,
+        drain_since -> Nullable<BigInt>,
+        drain_deadline -> Nullable<BigInt>,
     }
 }
 

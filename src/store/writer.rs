@@ -47,6 +47,7 @@ const FRESH_TASK: TaskStanding = TaskStanding {
     started_at: None,
     ended_at: None,
     stop_cause: None,
+    stop_now: false,
     end: None,
     stale: false,
 };

@@ -14,7 +14,7 @@ use gpulayer::actors::worker_session::{SessionTells, WorkerSession};
 use gpulayer::contract::ids::{JobId, TaskId, WorkerId};
 use gpulayer::contract::protocol::{
     AcquireAnswer, AcquireRequest, Assignment, HeartbeatAnswer, HeartbeatRequest, Held, Identity,
-    ResumeAnswer, ResumeRequest, Timing,
+    ResumeAnswer, ResumeRequest, StopReason, Timing,
 };
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::JobSpec;
@@ -90,6 +90,7 @@ fn scene() -> Scene {
         session_hash: None,
         registered_at: Timestamp::default(),
         gone: false,
+        drain: None,
     };
     let timing = Timing { heartbeat_s: Seconds::new(2), lease_ttl_s: Seconds::new(20) };
     let opening = NewSession { record, greeting: None };
@@ -192,9 +193,19 @@ async fn a_stop_wakes_a_parked_poll_and_rides_on_every_answer_until_the_end() {
     let scene = scene();
     let parked = acquire(&scene, &[held()]);
     settle().await;
-    scene.session.stop.do_send(StopTask { task_id: TASK, now: false, lost: false });
+    scene.session.stop.do_send(StopTask {
+        task_id: TASK,
+        cause: StopReason::Drained,
+        now: false,
+        lost: false,
+    });
     assert_eq!(parked.await.unwrap().unwrap().orders.cancel_task_ids, [TASK]);
-    scene.session.stop.do_send(StopTask { task_id: TASK, now: true, lost: false });
+    scene.session.stop.do_send(StopTask {
+        task_id: TASK,
+        cause: StopReason::Cancelled,
+        now: true,
+        lost: false,
+    });
     let orders = heartbeat(&scene, 1, 1, &[held()]).await.unwrap().unwrap().orders;
     assert_eq!((orders.cancel_task_ids, orders.kill_task_ids), (vec![], vec![TASK]));
     scene.session.settled.do_send(Settled { task_id: TASK, started: false });
@@ -205,7 +216,7 @@ async fn a_stop_wakes_a_parked_poll_and_rides_on_every_answer_until_the_end() {
 #[actix::test]
 async fn a_lost_task_is_ordered_dead_until_the_worker_no_longer_lists_it() {
     let mut scene = scene();
-    scene.session.stop.do_send(StopTask { task_id: TASK, now: true, lost: true });
+    scene.session.stop.do_send(StopTask { task_id: TASK, cause: StopReason::Lost, now: true, lost: true });
     scene.session.settled.do_send(Settled { task_id: TASK, started: false });
     let orders = heartbeat(&scene, 1, 1, &[held()]).await.unwrap().unwrap().orders;
     assert_eq!(orders.kill_task_ids, [TASK]);

@@ -35,6 +35,9 @@ enum Happening {
     LeaseRenewed { task: usize },
     Returns { worker: u128, rebooted: bool },
     Withdraw { job: usize },
+    DrainDeadline { worker: u128 },
+    Evict { task: usize },
+    ServerRestarts,
     TimePasses { seconds: u64 },
 }
 
@@ -56,6 +59,9 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..9usize).prop_map(|task| Happening::LeaseRenewed { task }),
         1 => (0..WORKERS, any::<bool>()).prop_map(|(worker, rebooted)| Happening::Returns { worker, rebooted }),
         1 => (0..JOBS).prop_map(|job| Happening::Withdraw { job }),
+        1 => (0..WORKERS).prop_map(|worker| Happening::DrainDeadline { worker }),
+        2 => (0..9usize).prop_map(|task| Happening::Evict { task }),
+        1 => Just(Happening::ServerRestarts),
         2 => (1..5_000u64).prop_map(|seconds| Happening::TimePasses { seconds }),
     ]
 }
@@ -94,6 +100,7 @@ impl Persisted {
                     started_at: None,
                     ended_at: None,
                     stop_cause: None,
+                    stop_now: false,
                     end: None,
                     stale: false,
                 };
@@ -106,6 +113,7 @@ impl Persisted {
                     row.stop_cause.is_none() || row.stop_cause == next.stop_cause,
                     "the first cause wins"
                 );
+                assert!(!row.stop_now || next.stop_now, "a stop gets no gentler");
                 *row = next.clone();
             }
             Change::EventAppended(event) => {
@@ -270,6 +278,31 @@ impl World {
             Happening::Withdraw { job } => {
                 self.step(job, LiveJob::withdraw);
             }
+            Happening::DrainDeadline { worker } => {
+                for job in 0..self.jobs.len() {
+                    let there = self.jobs[job].placed().map(|placed| placed.worker);
+                    if there == Some(WorkerId::from_u128(worker)) {
+                        self.step(job, LiveJob::drain);
+                        let told = self.step(job, LiveJob::drain);
+                        assert_eq!(told, Some(false), "a repeat changes nothing");
+                    }
+                }
+            }
+            Happening::Evict { task } => {
+                if let Some((job, task_id, _)) = self.task(task) {
+                    let attempt = self.jobs[job].attempt();
+                    self.step(job, |job, ledger| job.evict(ledger, task_id));
+                    assert_eq!(self.jobs[job].attempt(), attempt, "an eviction by itself uses no attempt");
+                    assert_eq!(self.step(job, |job, ledger| job.evict(ledger, task_id)), Some(false));
+                }
+            }
+            Happening::ServerRestarts => {
+                for job in 0..self.jobs.len() {
+                    if !self.jobs[job].state().ended() {
+                        self.jobs[job] = self.store.restored(&self.jobs[job]);
+                    }
+                }
+            }
             Happening::TimePasses { seconds } => {
                 self.now = self.now.plus(Seconds::new(seconds));
                 for job in 0..self.jobs.len() {
@@ -310,6 +343,41 @@ impl World {
         self.absorb(ledger);
     }
 
+    /// A task that was told to stop ends for that reason, and a cancelled job has no other attempt.
+    fn check_stops(&self) {
+        for (task, row) in &self.store.tasks {
+            let Some((end, cause)) = row.end.as_ref().zip(row.stop_cause) else { continue };
+            let owner = end.reason.owner();
+            let by_operator = owner == gpulayer::contract::end::Owner::Operator;
+            assert!(
+                !by_operator || end.reason == cause.end_reason(),
+                "{:?}: {:?} for {cause:?}",
+                task.id,
+                end.reason
+            );
+        }
+        for (task, row) in &self.store.tasks {
+            let operators = row
+                .end
+                .as_ref()
+                .is_some_and(|end| matches!(end.reason, EndReason::Drained | EndReason::Evicted));
+            assert!(
+                !operators || row.stop_cause.is_some(),
+                "{:?} ended for a stop nobody asked for",
+                task.id
+            );
+        }
+        for job in &self.jobs {
+            let standing = job.standing();
+            if standing.cancel_requested_at.is_some() {
+                assert!(
+                    matches!(job.stage(), Stage::Running(..) | Stage::Ended(_)),
+                    "a cancelled job is not queued again"
+                );
+            }
+        }
+    }
+
     fn cancel(&mut self, job: usize, now: bool) {
         let Some(live) = self.jobs.get(job) else { return };
         let before = live.state();
@@ -326,13 +394,20 @@ impl World {
     }
 
     fn check(&self) {
+        self.check_stops();
         for job in &self.jobs {
             let standing = job.standing();
             assert_eq!(standing, self.store.standings[&job.id], "memory and store agree");
             let spec: JobSpec = serde_json::from_str(&self.store.records[&job.id].spec).unwrap();
             assert!(job.attempt() <= spec.retry.max_attempts, "no attempt too many");
             if !standing.state.ended() {
-                assert_eq!(standing, self.store.restored(job).standing(), "a restart changes nothing");
+                let restored = self.store.restored(job);
+                assert_eq!(standing, restored.standing(), "a restart changes nothing");
+                let stop = |job: &LiveJob| match job.stage() {
+                    Stage::Running(_, run) => run.stop,
+                    _ => None,
+                };
+                assert_eq!(stop(job), stop(&restored), "nor how hard a task has to stop");
             }
             let stale = self.stale.values().filter(|stale| **stale == job.id).count() as i32;
             let live = i32::from(job.placed().is_some());

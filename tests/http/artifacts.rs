@@ -147,6 +147,7 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
         started_at: None,
         ended_at: state.ended().then(gpulayer::clock::now),
         stop_cause: None,
+        stop_now: false,
         end: None,
         stale: false,
     };

@@ -198,6 +198,7 @@ pub fn worker(gone: bool) -> WorkerRecord {
         session_hash: Some(credentials::hash(SESSION)),
         registered_at: clock::now(),
         gone,
+        drain: None,
     }
 }
 

@@ -78,7 +78,7 @@ async fn a_task_without_a_worker_for_too_long_is_stopped() {
     until("the end", || ExitRecord::read(&launch.task_folder).unwrap().is_some()).await;
     let exit = ExitRecord::read(&launch.task_folder).unwrap().unwrap();
     assert_eq!((exit.stop.unwrap().cause, exit.after_stop), (StopCause::Orphaned, true));
-    assert_eq!(std::fs::read_to_string(launch.task_folder.join("stop")).unwrap(), "orphaned");
+    assert_eq!(std::fs::read_to_string(launch.task_folder.join("stop")).unwrap(), "orphaned\n");
     drop(folder);
 }
 

@@ -56,7 +56,7 @@ async fn a_stop_ends_the_whole_tree_after_its_grace() {
     assert_gone(&launch);
     assert_eq!(exit.wait, Wait::Signalled { signal: 9, name: "SIGKILL".into() });
     assert_eq!((exit.stop.unwrap().cause, exit.after_stop), (StopCause::Requested, true));
-    assert_eq!(std::fs::read_to_string(launch.task_folder.join("stop")).unwrap(), "requested");
+    assert_eq!(std::fs::read_to_string(launch.task_folder.join("stop")).unwrap(), "stopped\n");
     assert_eq!(event_of(&mut process).await, None);
 }
 
@@ -72,7 +72,7 @@ async fn a_timeout_counts_from_the_exec_and_does_the_same() {
     assert_eq!((pids.len(), pids.iter().any(|pid| is_running(*pid))), (2, false));
     assert_eq!((ended.exit.stop.unwrap().cause, ended.exit.after_stop), (StopCause::Timeout, true));
     assert!(ended.exit.duration >= Duration::from_secs(1), "{:?}", ended.exit.duration);
-    assert_eq!(std::fs::read_to_string(launch.task_folder.join("stop")).unwrap(), "timeout");
+    assert_eq!(std::fs::read_to_string(launch.task_folder.join("stop")).unwrap(), "timed_out\n");
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_program_that_ends_within_its_grace_decides_how() {
         let texts: Vec<String> =
             crate::bench::records_of(&folder).into_iter().map(|record| record.text).collect();
         // A shell may also remark on its killed child.
-        assert!(texts.contains(&"requested".to_owned()), "{texts:?}");
+        assert!(texts.contains(&"stopped".to_owned()), "{texts:?}");
     }
 }
 

@@ -78,6 +78,7 @@ pub fn task_standing(state: TaskState, stale: bool) -> TaskStanding {
         started_at: None,
         ended_at: state.ended().then(|| time(9)),
         stop_cause: None,
+        stop_now: false,
         end: None,
         stale,
     }

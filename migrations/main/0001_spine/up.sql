@@ -59,6 +59,7 @@ CREATE TABLE task_standings (
     started_at INTEGER,
     ended_at   INTEGER,
     stop_cause TEXT,
+    stop_now   INTEGER NOT NULL,
     end_json   TEXT,
     stale      INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -96,7 +97,9 @@ CREATE TABLE workers (
     capabilities  TEXT    NOT NULL,
     session_hash  BLOB,
     registered_at INTEGER NOT NULL,
-    gone          INTEGER NOT NULL
+    gone          INTEGER NOT NULL,
+    drain_since   INTEGER,
+    drain_deadline INTEGER
 ) WITHOUT ROWID;
 
 CREATE TABLE tokens (

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use actix::{Context, Handler};
 use tracing::error;
 
-use super::{JobSupervisor, Session, answer};
+use super::{JobSupervisor, Session, answer, given_up};
 use crate::actors::messages::job_supervisor::{
     LeaseResumed, PlacementProposed, SessionOpened, TaskGone, TasksReported, WorkerReturned,
 };
@@ -204,7 +204,7 @@ impl Handler<SessionOpened> for JobSupervisor {
             .map(|(task_id, _)| *task_id)
             .collect();
         for task_id in lost {
-            self.tell_stop(opened.worker_id, task_id, true, true);
+            self.tell_stop(opened.worker_id, given_up(task_id));
         }
         self.speak();
     }
@@ -251,7 +251,7 @@ impl Handler<WorkerReturned> for JobSupervisor {
         }
         for held in &returned.held {
             if !self.tasks.contains_key(&held.task_id) {
-                self.tell_stop(worker_id, held.task_id, true, true);
+                self.tell_stop(worker_id, given_up(held.task_id));
             }
         }
         self.speak();

@@ -8,7 +8,7 @@ use actix::{Message, Recipient};
 use super::front_desk::{Acquire, DeregisterWorker, Heartbeat, ListWorkers, ReportTasks, ResumeWorker};
 use super::{Reply, send};
 use crate::contract::ids::TaskId;
-use crate::contract::protocol::{Assignment, RegisterAnswer};
+use crate::contract::protocol::{Assignment, RegisterAnswer, StopReason};
 use crate::contract::worker::Worker;
 use crate::domain::change::WorkerRecord;
 
@@ -26,6 +26,8 @@ pub struct Offer {
 pub struct StopTask {
     /// The task.
     pub task_id: TaskId,
+    /// Why; of two orders the first one's stays.
+    pub cause: StopReason,
     /// Without grace.
     pub now: bool,
     /// The server has given the task up; the order stands until the worker no longer lists it.

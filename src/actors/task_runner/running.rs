@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::folder::TaskFolder;
 use super::{Surroundings, pause::Pause};
 use crate::contract::ids::TaskId;
-use crate::contract::protocol::Assignment;
+use crate::contract::protocol::{Assignment, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::Workload;
 use crate::domain::task_run::{Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment};
@@ -59,7 +59,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
 pub(super) async fn watch(
     process: impl Future<Output = Result<TaskProcess, ProcessError>>,
     folder: &TaskFolder,
-    mut stops: mpsc::UnboundedReceiver<bool>,
+    mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),
 ) {
     let mut process = match process.await {
@@ -69,9 +69,9 @@ pub(super) async fn watch(
     loop {
         let event = tokio::select! {
             event = process.recv() => event,
-            Some(now) = stops.recv() => {
+            Some((cause, now)) = stops.recv() => {
                 // A shim that does not hear it is gone, which the next event says.
-                if let Err(error) = process.stop(now).await {
+                if let Err(error) = process.stop_for(cause, now).await {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a stop order did not arrive");
                 }
                 continue;

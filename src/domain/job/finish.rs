@@ -8,7 +8,6 @@ use crate::contract::problem::Warning;
 use crate::contract::protocol::Finish;
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::JobSpec;
-use crate::domain::change::StopCause;
 
 /// Lines of evidence an end may have.
 const MOST_EVIDENCE: usize = 3;
@@ -54,10 +53,7 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
     let stopped = finish.after_stop || end.reason == EndReason::Internal;
     match (run.stop, end.reason) {
         (Some(stop), reason) if stopped && reason != EndReason::TimedOut => {
-            end.reason = match stop.cause {
-                StopCause::Cancel => EndReason::Cancelled,
-                StopCause::Timeout => EndReason::TimedOut,
-            };
+            end.reason = stop.cause.end_reason();
         }
         (_, EndReason::Completed) if end.signal.is_some() => end.reason = EndReason::Signalled,
         (_, EndReason::Completed) if end.exit_code != Some(0) => end.reason = EndReason::ExitNonzero,
@@ -103,6 +99,7 @@ mod tests {
     use super::*;
     use crate::contract::quantity::Timestamp;
     use crate::contract::spec::Output;
+    use crate::domain::change::StopCause;
     use crate::domain::job::Stop;
 
     fn finish(reason: EndReason, exit_code: Option<i32>) -> Finish {
@@ -118,8 +115,8 @@ mod tests {
 
     fn run(stop: Option<StopCause>) -> Run {
         let now = Timestamp::default();
-        let stop = stop.map(|cause| Stop { cause, now: false, requested_at: now });
-        Run { started_at: now, stop, unreachable_since: None }
+        let stop = stop.map(|cause| Stop { cause, now: false });
+        Run { started_at: now, stop, cancel_requested_at: None, unreachable_since: None }
     }
 
     fn reason(spec: &JobSpec, stop: Option<StopCause>, finish: &Finish) -> EndReason {
@@ -152,6 +149,8 @@ mod tests {
         ended.after_stop = true;
         assert_eq!(reason(&spec, Some(StopCause::Cancel), &ended), EndReason::Cancelled);
         assert_eq!(reason(&spec, Some(StopCause::Timeout), &ended), EndReason::TimedOut);
+        assert_eq!(reason(&spec, Some(StopCause::Drain), &ended), EndReason::Drained);
+        assert_eq!(reason(&spec, Some(StopCause::Evict), &ended), EndReason::Evicted);
         ended.end.reason = EndReason::TimedOut;
         assert_eq!(reason(&spec, Some(StopCause::Cancel), &ended), EndReason::TimedOut, "it came first");
         let lost = finish(EndReason::Internal, None);

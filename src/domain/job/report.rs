@@ -64,7 +64,8 @@ impl LiveJob {
             return Ok(self.state());
         };
         let placed = placed.clone();
-        let run = Run { started_at: ledger.now, stop: None, unreachable_since: None };
+        let run =
+            Run { started_at: ledger.now, stop: None, cancel_requested_at: None, unreachable_since: None };
         self.started_at = self.started_at.or(Some(ledger.now));
         self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
         self.arm_run_limits(ledger, &placed, &run);
@@ -147,12 +148,13 @@ impl LiveJob {
             self.requeue(ledger, "retry", retry.backoff_s);
         } else {
             let task = reported.map(|reported| (placed.task_id, reported));
-            self.end(ledger, end, task, run.cancel_requested_at());
+            self.end(ledger, end, task, run.cancel_requested_at);
         }
     }
 
+    /// A job that somebody cancelled has no other attempt, whatever ended this one.
     fn tries_again(&self, placed: &Placed, run: &Run, end: &End) -> bool {
-        run.stop.is_none() && retries(&placed.spec.retry, self.attempt, end.reason)
+        run.cancel_requested_at.is_none() && retries(&placed.spec.retry, self.attempt, end.reason)
     }
 
     /// The lease is over and the worker's resources are free.

@@ -1,11 +1,11 @@
-//! Stopping a job: cancel, limits, and the withdrawal of a placement.
+//! Stopping: cancel, limits, drain and evict, and the withdrawal of a placement.
 
 use serde_json::json;
 
 use super::{LiveJob, Stage, Stop, TaskEnd};
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
-use crate::contract::ids::Epoch;
+use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::quantity::Seconds;
 use crate::domain::change::StopCause;
 use crate::domain::ledger::{Ledger, Notice};
@@ -60,24 +60,59 @@ impl LiveJob {
         }
     }
 
+    /// The deadline of its worker's drain passed: what still runs there is stopped with its grace. Says whether
+    /// anything changed.
+    pub fn drain(&mut self, ledger: &mut Ledger) -> bool {
+        self.ask_to_stop(ledger, StopCause::Drain, false)
+    }
+
+    /// An operator wants this task gone. One that has not started goes elsewhere if it can; a started one is stopped
+    /// with its grace. Says whether anything changed.
+    pub fn evict(&mut self, ledger: &mut Ledger, task_id: TaskId) -> bool {
+        match &self.stage {
+            Stage::Scheduled(placed) if placed.task_id == task_id => {
+                self.avoid = Some(placed.worker);
+                self.withdraw(ledger);
+                true
+            }
+            Stage::Running(placed, _) if placed.task_id == task_id => {
+                self.ask_to_stop(ledger, StopCause::Evict, false)
+            }
+            _ => false,
+        }
+    }
+
+    /// The first cause of a stop stays; a later one can only take the grace away, and a cancel takes the other
+    /// attempts away.
     fn ask_to_stop(&mut self, ledger: &mut Ledger, cause: StopCause, now: bool) -> bool {
+        let at = ledger.now;
         let Stage::Running(placed, run) = &mut self.stage else { return false };
-        let first = run.stop.is_none();
-        let stop = run.stop.get_or_insert(Stop { cause, now, requested_at: ledger.now });
-        let hurry = now && !stop.now;
+        let before = *run;
+        let stop = run.stop.get_or_insert(Stop { cause, now });
         stop.now |= now;
-        let now = stop.now;
-        if !first && !hurry {
+        if cause == StopCause::Cancel {
+            run.cancel_requested_at.get_or_insert(at);
+        }
+        let (stop, placed, run) = (*stop, placed.clone(), *run);
+        let (harder, cancelled) =
+            (before.stop != run.stop, before.cancel_requested_at != run.cancel_requested_at);
+        if !harder && !cancelled {
             return false;
         }
-        let (placed, run) = (placed.clone(), *run);
-        if first {
+        if harder {
             self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
         }
-        let data = json!({"cause": cause.word(), "now": now});
-        self.event(ledger, Some(placed.task_id), EventType::JobCancelRequested, data);
+        let kind = match cause {
+            StopCause::Cancel => EventType::JobCancelRequested,
+            StopCause::Timeout | StopCause::Drain | StopCause::Evict => EventType::TaskStopRequested,
+        };
+        let data = json!({"cause": cause.word(), "now": stop.now});
+        self.event(ledger, Some(placed.task_id), kind, data);
         self.moved(ledger);
-        ledger.tell(Notice::Stop { worker: placed.worker, task_id: placed.task_id, now });
+        if harder {
+            let (worker, task_id) = (placed.worker, placed.task_id);
+            ledger.tell(Notice::Stop { worker, task_id, cause: stop.cause, now: stop.now });
+        }
         true
     }
 

@@ -66,7 +66,10 @@ fn a_trivial_task_takes_the_shortest_path() {
 fn a_stop_before_the_answer_to_start_executes_nothing() {
     for spec in [plain(), staged()] {
         let mut run = TaskRun::new(&spec, &mut Vec::new());
-        assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]), []);
+        assert_eq!(
+            effects_of(&mut run, &spec, [Event::StopOrdered { cause: StopReason::Cancelled, now: false }]),
+            []
+        );
         let effects = effects_of(&mut run, &spec, [Event::StartAccepted]);
         assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Cancelled);
         assert_eq!(effects.len(), 1);
@@ -78,7 +81,10 @@ fn a_stop_while_staging_ends_it_when_the_copying_has_stopped() {
     let spec = staged();
     let mut run = TaskRun::new(&spec, &mut Vec::new());
     effects_of(&mut run, &spec, [Event::StartAccepted]);
-    assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: true }]), [Effect::StopStaging]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::StopOrdered { cause: StopReason::Cancelled, now: true }]),
+        [Effect::StopStaging]
+    );
     let failed = Event::StageFailed { reason: EndReason::InputUnavailable, detail: "stopped".into() };
     let effects = effects_of(&mut run, &spec, [failed]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Cancelled);
@@ -88,18 +94,32 @@ fn a_stop_while_staging_ends_it_when_the_copying_has_stopped() {
 fn a_stop_while_the_shim_starts_is_passed_on_and_only_a_harder_one_again() {
     let spec = plain();
     let mut run = TaskRun::new(&spec, &mut Vec::new());
-    effects_of(&mut run, &spec, [Event::StartAccepted, Event::StopOrdered { now: false }]);
-    let effects = effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]);
+    effects_of(
+        &mut run,
+        &spec,
+        [Event::StartAccepted, Event::StopOrdered { cause: StopReason::Cancelled, now: false }],
+    );
+    let effects =
+        effects_of(&mut run, &spec, [Event::StopOrdered { cause: StopReason::Cancelled, now: false }]);
     assert_eq!(effects, []);
 
     let mut run = TaskRun::new(&spec, &mut Vec::new());
     effects_of(&mut run, &spec, [Event::StartAccepted]);
-    assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]), []);
-    assert!(effects_of(&mut run, &spec, [Event::Launched]).contains(&Effect::StopShim { now: false }));
-    assert_eq!(effects_of(&mut run, &spec, [Event::StopOrdered { now: false }]), []);
     assert_eq!(
-        effects_of(&mut run, &spec, [Event::StopOrdered { now: true }]),
-        [Effect::StopShim { now: true }]
+        effects_of(&mut run, &spec, [Event::StopOrdered { cause: StopReason::Cancelled, now: false }]),
+        []
+    );
+    assert!(
+        effects_of(&mut run, &spec, [Event::Launched])
+            .contains(&Effect::StopShim { cause: StopReason::Cancelled, now: false })
+    );
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::StopOrdered { cause: StopReason::Cancelled, now: false }]),
+        []
+    );
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::StopOrdered { cause: StopReason::Cancelled, now: true }]),
+        [Effect::StopShim { cause: StopReason::Cancelled, now: true }]
     );
 }
 
@@ -176,7 +196,10 @@ fn a_revoked_worker_kills_and_tells_nobody() {
     let spec = plain();
     let mut run = TaskRun::new(&spec, &mut Vec::new());
     effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched]);
-    assert_eq!(effects_of(&mut run, &spec, [Event::Abandoned]), [Effect::StopShim { now: true }]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Abandoned]),
+        [Effect::StopShim { cause: StopReason::Revoked, now: true }]
+    );
     let killed = facts(Exit::Signalled { signal: "SIGKILL".into() }, Some(StopSent::Order), 4);
     assert_eq!(effects_of(&mut run, &spec, [Event::Ended(killed)]), [Effect::RemoveFolder]);
 }
@@ -226,7 +249,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::LogsRefused),
         (0..20u64).prop_map(|n| Event::Ended(facts(Exit::Exited { code: 0 }, None, n))),
         (0..20u64).prop_map(|last_n| Event::ShimLost { last_n }),
-        any::<bool>().prop_map(|now| Event::StopOrdered { now }),
+        any::<bool>().prop_map(|now| Event::StopOrdered { cause: StopReason::Cancelled, now }),
         Just(Event::Abandoned),
         Just(Event::Collected(Collection::default())),
         Just(Event::FinishAnswered),
