@@ -11,6 +11,7 @@ mod error;
 mod links;
 mod listing;
 mod place;
+mod remove;
 mod snapshot;
 mod store;
 mod transfer;
@@ -19,8 +20,10 @@ mod upload;
 
 pub use beneath::{RelativePath, RelativePathError, open_beneath, open_folder};
 pub use collect::{CollectError, Collected, CollectedContent, CollectedFile, collect};
+pub use copy::digest_of;
 pub use error::ArtifactError;
 pub use place::place_input;
+pub use remove::{RemoveError, remove_tree};
 pub use snapshot::Snapshot;
 pub use store::{ArtifactStore, Limits};
 pub use transfer::Imported;

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::contract::quantity::Seconds;
+use crate::domain::disk::Watermarks;
 
 pub use error::ConfigError;
 pub use places::Places;
@@ -29,6 +30,8 @@ pub struct Settings {
     pub port: u16,
     /// Below this much free disk under the state folder, submissions are refused (bytes).
     pub min_free_bytes: u64,
+    /// How much of its disk the daemon's own worker leaves free.
+    pub worker_disk: Watermarks,
     /// Largest artifact the server takes (bytes).
     pub max_artifact_bytes: u64,
     /// Between two heartbeats of a worker.

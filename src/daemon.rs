@@ -135,6 +135,7 @@ fn start_worker(
     let folder = options.settings.places.state.join("worker");
     let mut worker = WorkerOptions::new(folder, ports::host_name(), WorkerKind::Local);
     worker.cpus = options.settings.worker_cpus_millis.map(crate::contract::quantity::Cpus::from_millis);
+    worker.disk = options.settings.worker_disk;
     Ok(Worker::start(worker, Arc::new(channel))?)
 }
 

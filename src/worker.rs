@@ -4,6 +4,7 @@
 //!
 //! Threads: one with an actor system for the task runner and the acquire loop, one for the heartbeat.
 
+mod disk_watch;
 mod heartbeat;
 mod identity;
 pub mod in_process;
@@ -21,20 +22,24 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::actors::messages::task_runner::{AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned};
 use crate::actors::task_runner::{
-    HeldTasks, KeptWorkspaces, Pause, RecoverError, TaskRunner, TaskRunnerOptions,
+    DiskRoom, HeldTasks, KeptWorkspaces, Pause, RecoverError, TaskRunner, TaskRunnerOptions,
 };
 use crate::client::worker_channel::{ChannelError, Session, SessionEnd, WorkerChannel};
 use crate::contract::protocol::{AcquireRequest, Identity, Orders, RegisterRequest, ResumeRequest, Timing};
 use crate::contract::quantity::{Cpus, Seconds};
 use crate::contract::worker::{Capabilities, WorkerKind};
+use crate::domain::disk::Watermarks;
 use crate::process::{ProcessError, ShimPool};
 
+use disk_watch::DiskWatch;
 use heartbeat::Heartbeat;
 pub use identity::FolderError;
 use identity::WorkerFolder;
 
 /// How long an acquire parks; the server's limit is 60 s.
 const ACQUIRE_PARK: Seconds = Seconds::new(45);
+/// How long it parks while there is no room for a task.
+const FULL_PARK: Seconds = Seconds::new(2);
 const TASKS_PER_ACQUIRE: u32 = 256;
 /// Shims kept for the next task; more than this many tasks at once start fresh ones.
 const IDLE_SHIMS: usize = 16;
@@ -60,6 +65,8 @@ pub struct WorkerOptions {
     pub shim_binary: Option<PathBuf>,
     /// How long a task may go on while no worker is there.
     pub orphan_timeout: Duration,
+    /// How much of its disk stays free.
+    pub disk: Watermarks,
 }
 
 impl WorkerOptions {
@@ -74,6 +81,7 @@ impl WorkerOptions {
             memory_bytes: None,
             shim_binary: None,
             orphan_timeout: Duration::from_secs(86_400),
+            disk: Watermarks::default(),
         }
     }
 }
@@ -133,6 +141,7 @@ pub struct WorkerHandle {
     ended: watch::Receiver<bool>,
     thread: JoinHandle<Result<WorkerEnd, WorkerError>>,
     kept: KeptWorkspaces,
+    _disk: DiskWatch,
 }
 
 impl Worker {
@@ -150,10 +159,13 @@ impl Worker {
             incarnation,
         };
         let capabilities = machine::capabilities(options.cpus, options.memory_bytes, options.labels.clone());
-        let kept = KeptWorkspaces::new(folder.path().join("kept"));
+        let room = DiskRoom::new(folder.path(), options.disk);
+        let kept = room.kept();
+        let disk = DiskWatch::start(room.clone()).map_err(WorkerError::Thread)?;
         let (stop, stopped) = watch::channel(None);
         let (end, ended) = watch::channel(false);
-        let life = Life { options, folder, identity, capabilities: Arc::new(capabilities), channel, stopped };
+        let life =
+            Life { options, folder, identity, capabilities: Arc::new(capabilities), room, channel, stopped };
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let outcome = actix_rt::System::new().block_on(async {
                 let outcome = life.live(session).await;
@@ -167,7 +179,7 @@ impl Worker {
             let _ = end.send(true);
             outcome
         });
-        Ok(WorkerHandle { stop, ended, thread: thread.map_err(WorkerError::Thread)?, kept })
+        Ok(WorkerHandle { stop, ended, thread: thread.map_err(WorkerError::Thread)?, kept, _disk: disk })
     }
 }
 
@@ -199,6 +211,7 @@ struct Life {
     folder: WorkerFolder,
     identity: Identity,
     capabilities: Arc<Capabilities>,
+    room: DiskRoom,
     channel: Arc<dyn WorkerChannel>,
     stopped: watch::Receiver<Option<Farewell>>,
 }
@@ -209,6 +222,7 @@ impl Life {
         let (session_over, mut over) = mpsc::unbounded_channel();
         let runner = TaskRunner::recover(TaskRunnerOptions {
             folder: self.folder.path().to_owned(),
+            room: self.room.clone(),
             boot_id: self.identity.boot_id.clone(),
             channel: Arc::clone(&self.channel),
             shims: shims.clone(),
@@ -232,6 +246,7 @@ impl Life {
         let heartbeat = Heartbeat {
             channel: Arc::clone(&self.channel),
             held: held.clone(),
+            room: self.room.clone(),
             incarnation: self.identity.incarnation,
             every: timing.heartbeat_s,
             orders: runner.clone().recipient(),
@@ -339,10 +354,12 @@ impl Life {
     async fn acquire(&self, held: &HeldTasks, runner: &Addr<TaskRunner>) -> SessionEnd {
         let mut pause = Pause::new();
         loop {
+            // A full disk takes none, and asks again soon: room comes back without a word.
+            let full = self.room.unhealthy().is_some();
             let answer = self.channel.acquire(AcquireRequest {
-                wait_s: ACQUIRE_PARK,
+                wait_s: if full { FULL_PARK } else { ACQUIRE_PARK },
                 free: held.free(&self.capabilities),
-                max_tasks: TASKS_PER_ACQUIRE,
+                max_tasks: if full { 0 } else { TASKS_PER_ACQUIRE },
                 have: held.list_for_acquire(),
             });
             match answer.await {

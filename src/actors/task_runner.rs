@@ -6,6 +6,7 @@
 //! Survives a restart: everything, by way of the task folders and the shims (see `adoption`).
 
 mod adoption;
+mod cache;
 mod collecting;
 mod folder;
 mod held;
@@ -14,14 +15,16 @@ mod logs;
 mod outbox;
 mod pause;
 mod reporting;
+mod room;
 mod running;
 mod spares;
 mod staging;
+mod trash;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,19 +49,23 @@ pub use kept::KeptWorkspaces;
 use outbox::Outbox;
 pub use pause::Pause;
 use reporting::Reported;
+pub use room::DiskRoom;
 use spares::Spares;
+use trash::Trash;
 
 /// Room for the events of a few hundred busy tasks; told by `do_send`, which never refuses.
 const MAILBOX: usize = 1024;
-/// How often expired workspaces are looked for.
-const KEPT_CHECK_EVERY: Duration = Duration::from_secs(3600);
+/// How often expired workspaces are looked for, and what could not be removed is tried again.
+const TIDY_EVERY: Duration = Duration::from_secs(3600);
 /// Tasks asked for at once when a report brings new ones along.
 const TASKS_PER_ANSWER: u32 = 256;
 
 /// What every task of a worker needs.
 pub struct TaskRunnerOptions {
-    /// The worker's folder; `tasks/` and `kept/` lie there.
+    /// The worker's folder; `tasks/`, `spare/` and `trash/` lie there.
     pub folder: PathBuf,
+    /// The room on its disk, and what is kept and cached there.
+    pub room: DiskRoom,
     /// This boot of the machine: tasks of another one are gone.
     pub boot_id: String,
     /// The line to the server.
@@ -79,7 +86,7 @@ pub struct TaskRunnerOptions {
 struct Surroundings {
     tasks_folder: PathBuf,
     options: TaskRunnerOptions,
-    kept: KeptWorkspaces,
+    trash: Trash,
     held: HeldTasks,
     bash: Option<PathBuf>,
 }
@@ -138,12 +145,16 @@ impl TaskRunner {
         let tasks_folder = options.folder.join("tasks");
         std::fs::create_dir_all(&tasks_folder)
             .map_err(|source| RecoverError::Folder { path: tasks_folder.clone(), source })?;
-        let recovered = adoption::recover(&tasks_folder, &options.boot_id, &options.shims).await?;
-        let kept = KeptWorkspaces::new(options.folder.join("kept"));
-        let spare = options.folder.join("spare");
-        let spares = Spares::open(&spare).map_err(|source| RecoverError::Folder { path: spare, source })?;
+        options.room.cache().clear_unfinished();
+        let trash = Trash::new(options.folder.join("trash"));
+        let recovered = adoption::recover(&tasks_folder, &options.boot_id, &options.shims, &trash).await?;
+        let spares = Spares::open(&options.folder.join("spare")).unwrap_or_else(|error| {
+            // Without any a task only costs a little more; a full disk must not keep the worker from starting.
+            tracing::warn!(%error, "no emptied task folders can be kept");
+            Spares::default()
+        });
         let bash = running::find_in_path("bash", &options.host_environment);
-        let around = Surroundings { tasks_folder, options, kept, held: HeldTasks::default(), bash };
+        let around = Surroundings { tasks_folder, options, trash, held: HeldTasks::default(), bash };
         for task in &recovered {
             let Assignment { task_id, epoch, ref spec, .. } = task.assignment;
             around.held.insert(task_id, epoch, None, &spec.resources);
@@ -167,11 +178,6 @@ impl TaskRunner {
     /// What the worker holds, for whoever renews leases.
     pub fn held(&self) -> HeldTasks {
         self.around.held.clone()
-    }
-
-    /// The workspaces it keeps, for whoever hands their files out.
-    pub fn kept(&self) -> KeptWorkspaces {
-        self.around.kept.clone()
     }
 }
 
@@ -200,8 +206,8 @@ impl Actor for TaskRunner {
         for recovered in std::mem::take(&mut self.recovered) {
             self.go_on(recovered, ctx);
         }
-        self.drop_expired();
-        ctx.run_interval(KEPT_CHECK_EVERY, |runner, _| runner.drop_expired());
+        self.tidy(true);
+        ctx.run_interval(TIDY_EVERY, |runner, _| runner.tidy(false));
     }
 }
 
@@ -260,7 +266,7 @@ impl Handler<Flush> for TaskRunner {
             let acquire = outbox::frees_a_place(&items).then(|| AcquireRequest {
                 wait_s: Seconds::default(),
                 free: self.around.held.free(&self.around.options.capabilities),
-                max_tasks: TASKS_PER_ANSWER,
+                max_tasks: if self.around.options.room.unhealthy().is_some() { 0 } else { TASKS_PER_ANSWER },
                 have: self.around.held.list_for_acquire(),
             });
             let channel = Arc::clone(&self.around.options.channel);
@@ -312,6 +318,11 @@ impl TaskRunner {
             return;
         }
         let around = &self.around;
+        if let Some(detail) = around.options.room.unhealthy() {
+            // Offered before the server knew. Not started, so it goes back to the queue.
+            self.report(ReportItem { task_id, epoch, report: Report::Decline { detail } }, ctx);
+            return;
+        }
         let boot_id = &around.options.boot_id;
         match TaskFolder::create(&around.tasks_folder, boot_id, &assignment, &mut self.spares) {
             Ok(folder) => {
@@ -488,36 +499,38 @@ impl TaskRunner {
     }
 
     fn remove_folder(&mut self, folder: TaskFolder) {
-        let failed = |path: &Path, error: io::Error| {
-            tracing::warn!(path = %path.display(), %error, "a task's folder cannot be removed");
-        };
-        match folder.remove_usual(&mut self.spares) {
-            Ok(true) => {}
-            Ok(false) => off_thread(move || {
-                if let Err(error) = folder.remove() {
-                    failed(folder.path(), error);
-                }
-            }),
-            Err(error) => failed(folder.path(), error),
+        if let Ok(true) = folder.remove_usual(&mut self.spares) {
+            return;
         }
-    }
-
-    fn keep_workspace(&self, task: Task) {
-        let kept = self.around.kept.clone();
-        let expires_at = clock::now().plus(task.assignment.spec.workspace_ttl_s);
+        let trash = self.around.trash.clone();
         off_thread(move || {
-            if let Err(error) = kept.keep(&task.folder, task.assignment.job_id, expires_at) {
-                tracing::warn!(path = %task.folder.path().display(), %error, "a workspace cannot be kept");
+            if let Err(error) = trash.throw(folder.path()) {
+                trash::tell(&error);
             }
         });
     }
 
-    fn drop_expired(&self) {
-        let kept = self.around.kept.clone();
-        off_thread(move || match kept.remove_expired(clock::now()) {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(count, "removed workspaces that were kept long enough"),
-            Err(error) => tracing::warn!(%error, "expired workspaces cannot be removed"),
+    fn keep_workspace(&self, task: Task) {
+        let (kept, trash) = (self.around.options.room.kept(), self.around.trash.clone());
+        let ttl = task.assignment.spec.workspace_ttl_s;
+        off_thread(move || {
+            if let Err(error) = kept.keep(&task.folder, task.assignment.job_id, clock::now(), ttl) {
+                tracing::warn!(path = %task.folder.path().display(), %error, "a workspace cannot be kept; it is removed");
+                if let Err(error) = trash.throw(task.folder.path()) {
+                    trash::tell(&error);
+                }
+            }
+        });
+    }
+
+    fn tidy(&self, first: bool) {
+        let (kept, trash) = (self.around.options.room.kept(), self.around.trash.clone());
+        off_thread(move || {
+            trash.empty(first);
+            let count = kept.remove_expired(clock::now());
+            if count > 0 {
+                tracing::info!(count, "removed workspaces that were kept long enough");
+            }
         });
     }
 }

@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use crate::contract::artifact::Digest;
+
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A run of bytes of a file.
@@ -109,6 +111,13 @@ pub(super) fn hash_into(hash: &mut Sha256, file: &File, length: u64) -> io::Resu
         hash.update(bytes);
         Ok(())
     })
+}
+
+/// The digest of all that a file holds now, without moving its position.
+pub fn digest_of(file: &File) -> io::Result<Digest> {
+    let mut hash = Sha256::new();
+    hash_into(&mut hash, file, file.metadata()?.len())?;
+    Ok(Digest::from_bytes(hash.finalize().into()))
 }
 
 /// Copies the first `length` bytes of `from` into the empty file `to` and hashes exactly what `to` then holds.

@@ -10,6 +10,8 @@ use gpulayer::client::http_channel::HttpChannel;
 use gpulayer::client::worker_channel::SessionEnd;
 use gpulayer::contract::quantity::Cpus;
 use gpulayer::contract::worker::WorkerKind;
+use gpulayer::domain::disk::Watermarks;
+use gpulayer::domain::spec::human;
 use gpulayer::process;
 use gpulayer::worker::{Farewell, Worker, WorkerEnd, WorkerOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,6 +38,12 @@ struct Flags {
     /// Cores to offer, with up to 3 decimals; all it may use if absent.
     #[arg(long, value_parser = cpus)]
     cpus: Option<Cpus>,
+    /// With less free disk than this under the folder it takes no tasks.
+    #[arg(long, env = "GPULAYER_WORKER_MIN_FREE_BYTES", default_value = "512MiB", value_parser = human::bytes)]
+    min_free: u64,
+    /// With less than this it removes cached artifacts and kept workspaces.
+    #[arg(long, env = "GPULAYER_WORKER_EVICT_BELOW_BYTES", default_value = "2GiB", value_parser = human::bytes)]
+    evict_below: u64,
 }
 
 fn label(text: &str) -> Result<(String, String), &'static str> {
@@ -65,6 +73,7 @@ fn main() -> anyhow::Result<()> {
     let options = WorkerOptions {
         labels: flags.labels.into_iter().collect(),
         cpus: flags.cpus,
+        disk: Watermarks { min_free_bytes: flags.min_free, evict_below_bytes: flags.evict_below },
         ..WorkerOptions::new(folder, name, WorkerKind::Remote)
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -112,6 +112,11 @@ pub trait WorkerChannel: Send + Sync + 'static {
     /// from elsewhere; the caller removes it.
     fn fetch<'a>(&'a self, digest: Digest, scratch: &'a Path) -> Calling<'a, File>;
 
+    /// Whether `fetch` opens what lies on this machine anyway: then nothing is gained by keeping a copy.
+    fn artifacts_are_near(&self) -> bool {
+        false
+    }
+
     /// Makes an artifact of an open file's bytes; `shown` names it in errors.
     fn publish<'a>(&'a self, file: File, shown: &'a Path) -> Calling<'a, Published>;
 }

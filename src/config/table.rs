@@ -8,6 +8,7 @@ use toml::Value;
 
 use super::{ConfigError, Places, Settings};
 use crate::contract::quantity::Seconds;
+use crate::domain::disk::Watermarks;
 use crate::domain::spec::{human, nearest};
 
 /// What a setting holds.
@@ -62,6 +63,8 @@ settings! {
     "token" "GPULAYER_TOKEN" "" Text "The token for that server.";
     "port" "GPULAYER_PORT" "8470" Port "Port of `gpulayer up` and `gpulayer server start` on loopback; 0 = any free one.";
     "min_free_bytes" "GPULAYER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under the state folder, submissions are refused (`storage_full`); finishes and cancels go on.";
+    "worker_min_free_bytes" "GPULAYER_WORKER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under its folder a worker takes no tasks, and is shown as `unhealthy`.";
+    "worker_evict_below_bytes" "GPULAYER_WORKER_EVICT_BELOW_BYTES" "2147483648" Bytes "Below this much a worker removes cached artifacts, then kept workspaces, the oldest first.";
     "max_artifact_bytes" "GPULAYER_MAX_ARTIFACT_BYTES" "1099511627776" Bytes "Largest artifact the server takes.";
     "heartbeat_s" "GPULAYER_HEARTBEAT_S" "2" Seconds "Between two heartbeats of a worker.";
     "lease_ttl_s" "GPULAYER_LEASE_TTL_S" "20" Seconds "After this long without a heartbeat a worker's tasks are no longer its own.";
@@ -102,6 +105,10 @@ pub(super) fn settle(
         token: given.text("token")?,
         port: given.required("port", |value| u16::try_from(whole(value)?).ok())?,
         min_free_bytes: given.required("min_free_bytes", bytes)?,
+        worker_disk: Watermarks {
+            min_free_bytes: given.required("worker_min_free_bytes", bytes)?,
+            evict_below_bytes: given.required("worker_evict_below_bytes", bytes)?,
+        },
         max_artifact_bytes: given.required("max_artifact_bytes", bytes)?,
         heartbeat_s: given.required("heartbeat_s", seconds)?,
         lease_ttl_s: given.required("lease_ttl_s", seconds)?,

@@ -133,6 +133,10 @@ impl KeptWorkspaces for LocalKept {
         self.0.as_ref()?.open(job_id, &path)
     }
 
+    fn gone(&self, job_id: JobId) -> Option<String> {
+        self.0.as_ref()?.gone(job_id)
+    }
+
     fn discard(&self, job_id: JobId) -> std::io::Result<()> {
         self.0.as_ref().map_or(Ok(()), |kept| kept.discard(job_id))
     }

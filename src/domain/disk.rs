@@ -71,6 +71,18 @@ pub struct Entry<K> {
     pub in_use: bool,
 }
 
+impl<K> Entry<K> {
+    /// The same under another name.
+    pub fn map<L>(self, rename: impl FnOnce(K) -> L) -> Entry<L> {
+        Entry { key: rename(self.key), kind: self.kind, size_bytes: self.size_bytes, in_use: self.in_use }
+    }
+}
+
+/// Bytes as people read them, such as `1.5 GiB`.
+pub fn shown_bytes(bytes: u64) -> String {
+    Bytes(bytes).to_string()
+}
+
 /// Which entries go, in order, so that `evict_below_bytes` are free; all that may go when that is not enough.
 pub fn evict<K: Ord + Clone>(entries: &[Entry<K>], free_bytes: u64, marks: Watermarks) -> Vec<K> {
     let wanted = marks.evict_below_bytes.max(marks.min_free_bytes);

@@ -30,6 +30,11 @@ pub trait KeptWorkspaces: Send + Sync {
     /// Opens `path` (relative to the workspace, never leaving it) of the job's newest kept workspace.
     fn open(&self, job_id: JobId, path: &str) -> Option<File>;
 
+    /// When and why the kept workspace of a job went; `None` = nothing is known of it.
+    fn gone(&self, _job_id: JobId) -> Option<String> {
+        None
+    }
+
     /// Drops what is kept of a job. Blocks.
     fn discard(&self, job_id: JobId) -> std::io::Result<()>;
 }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
 use crate::actors::messages::task_runner::OrdersReceived;
-use crate::actors::task_runner::HeldTasks;
+use crate::actors::task_runner::{DiskRoom, HeldTasks};
 use crate::client::worker_channel::{ChannelError, SessionEnd, WorkerChannel};
 use crate::contract::protocol::{HeartbeatRequest, Orders};
 use crate::contract::quantity::Seconds;
@@ -18,6 +18,7 @@ use crate::contract::quantity::Seconds;
 pub(super) struct Heartbeat {
     pub(super) channel: Arc<dyn WorkerChannel>,
     pub(super) held: HeldTasks,
+    pub(super) room: DiskRoom,
     pub(super) incarnation: u64,
     pub(super) every: Seconds,
     pub(super) orders: Recipient<OrdersReceived>,
@@ -49,7 +50,7 @@ impl Heartbeat {
                 incarnation: self.incarnation,
                 tasks: self.held.list(),
                 telemetry: None,
-                health: None,
+                health: self.room.unhealthy(),
             });
             let answer = tokio::select! {
                 answer = beat => answer,

@@ -168,6 +168,10 @@ impl WorkerChannel for InProcessChannel {
         }))
     }
 
+    fn artifacts_are_near(&self) -> bool {
+        true
+    }
+
     fn publish<'a>(&'a self, file: File, shown: &'a Path) -> Calling<'a, Published> {
         let artifacts = self.artifacts.clone();
         let shown: PathBuf = shown.to_owned();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::RecoverError;
 use super::folder::TaskFolder;
 use super::running;
-use super::spares::Spares;
+use super::trash::{Trash, tell};
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::Assignment;
 use crate::domain::task_run::{Event, Found};
@@ -29,6 +29,7 @@ pub(super) async fn recover(
     tasks_folder: &Path,
     boot_id: &str,
     shims: &ShimPool,
+    trash: &Trash,
 ) -> Result<Vec<Recovered>, RecoverError> {
     let unusable = |source| RecoverError::Folder { path: tasks_folder.to_owned(), source };
     let mut living = adopt(shims).await.map_err(RecoverError::Shims)?;
@@ -41,7 +42,7 @@ pub(super) async fn recover(
         let (folder, file) = TaskFolder::found(path);
         let Some(file) = file.filter(|file| file.boot_id == boot_id && file.assignment.task_id == task_id)
         else {
-            discard(task_id, &folder, living.remove(&task_id)).await;
+            discard(task_id, &folder, living.remove(&task_id), trash).await;
             continue;
         };
         let process = living.remove(&task_id);
@@ -50,9 +51,10 @@ pub(super) async fn recover(
             None => look(task_id, &folder).await,
         };
         if found == Found::Unlaunched {
-            // Staging may have come halfway.
-            TaskFolder::create(tasks_folder, boot_id, &file.assignment, &mut Spares::default())
-                .map_err(unusable)?;
+            // A workspace that cannot be emptied, or made again on a full disk, fails the task when it is staged or launched.
+            if let Err(error) = folder.empty() {
+                tracing::warn!(%task_id, %error, "a workspace cannot be prepared anew");
+            }
         }
         recovered.push(Recovered { assignment: file.assignment, folder, found, process });
     }
@@ -97,14 +99,14 @@ async fn look(task_id: TaskId, folder: &TaskFolder) -> Found {
 }
 
 /// Nothing is known of the task that could be reported: a half-written file, or another boot of the machine.
-async fn discard(task_id: TaskId, folder: &TaskFolder, process: Option<TaskProcess>) {
+async fn discard(task_id: TaskId, folder: &TaskFolder, process: Option<TaskProcess>, trash: &Trash) {
     tracing::info!(%task_id, "the remains of a task are removed");
     match process {
         Some(process) => kill(task_id, process).await,
         None => drop(running::lost(task_id, folder).await),
     }
-    if let Err(error) = folder.remove() {
-        tracing::warn!(%task_id, %error, "the remains of a task cannot be removed");
+    if let Err(error) = trash.throw(folder.path()) {
+        tell(&error);
     }
 }
 

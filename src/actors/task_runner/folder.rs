@@ -12,13 +12,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::spares::Spares;
-use crate::artifacts::Snapshot;
+use crate::artifacts::{Snapshot, remove_tree};
 use crate::contract::protocol::Assignment;
 use crate::contract::spec::{JobSpec, Workload};
 use crate::process;
@@ -61,19 +61,38 @@ impl TaskFolder {
         spares: &mut Spares,
     ) -> io::Result<Self> {
         let folder = Self { path: tasks.join(assignment.task_id.to_string()) };
-        if !spares.take(&folder.path) {
-            folder.make()?;
+        let made = folder.fill(boot_id, assignment, spares);
+        if made.is_err() {
+            // On a full disk half of it may be there, and would be taken for the remains of a task.
+            let _ = remove_tree(&folder.path);
+        }
+        made.map(|()| folder)
+    }
+
+    fn fill(&self, boot_id: &str, assignment: &Assignment, spares: &mut Spares) -> io::Result<()> {
+        if !spares.take(&self.path) {
+            self.make()?;
         }
         let bytes = serde_json::to_vec(&TaskFileRef { boot_id, assignment })?;
-        write_private(&folder.path.join(TASK_FILE), &bytes)?;
-        Ok(folder)
+        write_private(&self.path.join(TASK_FILE), &bytes)
+    }
+
+    /// Empties the workspace of a task that was never launched: staging may have come halfway. What is written down of
+    /// the task stays, and no room is needed that was not there before.
+    pub(super) fn empty(&self) -> io::Result<()> {
+        for folder in [self.workspace(), self.tmp()] {
+            remove_tree(&folder).map_err(io::Error::other)?;
+            fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        }
+        remove_files(&self.path, &LEFTOVERS)?;
+        remove_files(&self.path, &[BEFORE_FILE])
     }
 
     fn make(&self) -> io::Result<()> {
         let make = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
         match make(&self.path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                self.remove()?;
+                remove_tree(&self.path).map_err(io::Error::other)?;
                 make(&self.path)?;
             }
             made => made?,
@@ -138,11 +157,6 @@ impl TaskFolder {
         }
     }
 
-    /// Removes everything, however much there is. Blocks.
-    pub(super) fn remove(&self) -> io::Result<()> {
-        remove_tree(&self.path)
-    }
-
     /// Makes the folder a spare one, or removes it if it holds nothing but what every task leaves; whether it is gone.
     pub(super) fn remove_usual(&self, spares: &mut Spares) -> io::Result<bool> {
         if spares.give(self) {
@@ -159,7 +173,7 @@ impl TaskFolder {
         fs::rename(&self.path, to)?;
         remove_files(to, &LEFTOVERS)?;
         remove_files(to, &[TASK_FILE, BEFORE_FILE])?;
-        remove_tree(&to.join(TMP))
+        remove_tree(&to.join(TMP)).map_err(io::Error::other)
     }
 }
 
@@ -195,32 +209,11 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Removes a folder and all beneath it, also what a program left without write permission; no link is followed.
-pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            open_up(path)?;
-            fs::remove_dir_all(path)
-        }
-        removed => removed,
-    }
-}
-
-fn open_up(folder: &Path) -> io::Result<()> {
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::contract::ids::{JobId, TaskId};
@@ -257,7 +250,7 @@ mod tests {
         std::os::unix::fs::symlink("/", folder.tmp().join("root")).unwrap();
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
         assert!(!folder.remove_usual(&mut Spares::default()).unwrap());
-        folder.remove().unwrap();
+        remove_tree(folder.path()).unwrap();
         assert!(!folder.path().exists());
         assert!(Path::new("/").exists());
     }

@@ -1,5 +1,6 @@
-//! Workspaces with undeclared files, kept until `workspace_ttl_s` has passed: `kept/<job_id>/workspace`.
-//! One per job, the newest attempt's.
+//! Workspaces with undeclared files, kept until `workspace_ttl_s` has passed or the disk needs the room:
+//! `kept/<job_id>/workspace`. One per job, the newest attempt's. Of one that went, `kept/<job_id>.gone` says when and
+//! why for a week.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -8,29 +9,58 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::{TaskFolder, remove_tree, write_private};
-use crate::artifacts::{RelativePath, open_beneath, open_folder};
+use super::folder::{TaskFolder, write_private};
+use super::room::disk_usage;
+use super::trash::{Trash, tell};
+use crate::artifacts::{RelativePath, RemoveError, open_beneath, open_folder};
 use crate::contract::ids::JobId;
-use crate::contract::quantity::Timestamp;
+use crate::contract::quantity::{Seconds, Timestamp};
+use crate::domain::disk::{Disposable, Entry};
 
 const KEPT_FILE: &str = "kept.json";
 const WORKSPACE: &str = "workspace";
+const GONE: &str = "gone";
+/// How long it is remembered that a workspace went.
+const REMEMBERED: Seconds = Seconds::new(7 * 86_400);
 
 /// The kept workspaces of one worker; clones share the folder.
 #[derive(Debug, Clone)]
 pub struct KeptWorkspaces {
     folder: PathBuf,
+    trash: Trash,
 }
+
+/// A folder of [`KeptWorkspaces`], by name: whatever lies there can go.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place(std::ffi::OsString);
 
 #[derive(Serialize, Deserialize)]
 struct KeptFile {
     expires_at: Timestamp,
+    /// Absent in those of older versions.
+    #[serde(default)]
+    kept_at: Timestamp,
+}
+
+/// Why a workspace is kept no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Cause {
+    Expired,
+    NoRoom,
+}
+
+#[derive(Serialize, Deserialize)]
+struct GoneFile {
+    at: Timestamp,
+    cause: Cause,
 }
 
 impl KeptWorkspaces {
     /// Those beneath this folder, which need not exist yet.
     pub fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        let trash = folder.with_file_name("trash");
+        Self { folder, trash: Trash::new(trash) }
     }
 
     /// Opens a kept file for reading; `None` when it is not there (any more), or is no regular file, or lies behind
@@ -40,45 +70,121 @@ impl KeptWorkspaces {
         open_beneath(workspace.as_fd(), path).ok()
     }
 
+    /// When and why the workspace of a job went, for people; `None` = it is there, or nothing is known of it.
+    pub fn gone(&self, job_id: JobId) -> Option<String> {
+        if self.of(job_id).exists() {
+            return None;
+        }
+        let text = fs::read(self.mark_of(&job_id.to_string())).ok()?;
+        let gone: GoneFile = serde_json::from_slice(&text).ok()?;
+        let why = match gone.cause {
+            Cause::Expired => "its workspace_ttl_s had passed",
+            Cause::NoRoom => "the worker's disk needed the room (worker_evict_below_bytes)",
+        };
+        Some(format!("the workspace was removed at {}: {why}", gone.at))
+    }
+
     /// Drops what is kept for a job, such as one that was purged.
     pub fn discard(&self, job_id: JobId) -> io::Result<()> {
-        remove_tree(&self.of(job_id))
+        let _ = fs::remove_file(self.mark_of(&job_id.to_string()));
+        self.trash.throw(&self.of(job_id)).map_err(io::Error::other)
     }
 
     /// Takes over a finished task's folder.
-    pub(super) fn keep(&self, task: &TaskFolder, job_id: JobId, expires_at: Timestamp) -> io::Result<()> {
+    pub(super) fn keep(
+        &self,
+        task: &TaskFolder,
+        job_id: JobId,
+        now: Timestamp,
+        ttl: Seconds,
+    ) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
-        write_private(&task.path().join(KEPT_FILE), &serde_json::to_vec(&KeptFile { expires_at })?)?;
+        let file = KeptFile { expires_at: now.plus(ttl), kept_at: now };
+        write_private(&task.path().join(KEPT_FILE), &serde_json::to_vec(&file)?)?;
         let place = self.of(job_id);
-        remove_tree(&place)?;
+        self.trash.throw(&place).map_err(io::Error::other)?;
         task.keep_workspace(&place)
     }
 
-    /// Removes what has expired; how many workspaces.
-    pub(super) fn remove_expired(&self, now: Timestamp) -> io::Result<usize> {
-        let listing = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-            listing => listing?,
-        };
+    /// Removes what has expired, and the memory of what went long ago; how many workspaces.
+    pub(super) fn remove_expired(&self, now: Timestamp) -> usize {
         let mut removed = 0;
-        for entry in listing {
-            let path = entry?.path();
-            if expires_at(&path).is_none_or(|expires_at| expires_at <= now) {
-                remove_tree(&path)?;
-                removed += 1;
+        for path in self.listed() {
+            if path.extension().is_some_and(|extension| extension == GONE) {
+                let long_ago = read::<GoneFile>(&path).is_none_or(|gone| gone.at.plus(REMEMBERED) <= now);
+                if long_ago {
+                    let _ = fs::remove_file(&path);
+                }
+            } else if kept_file(&path).is_none_or(|kept| kept.expires_at <= now) {
+                match self.remove(&path, Cause::Expired, now) {
+                    Ok(()) => removed += 1,
+                    Err(error) => tell(&error),
+                }
             }
         }
-        Ok(removed)
+        removed
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What is kept, for whoever makes room. Blocks: it measures every one of them.
+    pub(super) fn entries(&self, now: Timestamp) -> Vec<Entry<Place>> {
+        let entry = |path: PathBuf| {
+            let key = Place(path.file_name()?.to_owned());
+            let kind = match kept_file(&path) {
+                Some(kept) if kept.expires_at > now => Disposable::Kept { kept_at: kept.kept_at },
+                kept => Disposable::Expired { expires_at: kept.map_or(now, |kept| kept.expires_at) },
+            };
+            Some(Entry { key, kind, size_bytes: disk_usage(&path), in_use: false })
+        };
+        self.listed().into_iter().filter(|path| path.is_dir()).filter_map(entry).collect()
+    }
+
+    /// Removes one because the disk needs the room. Blocks.
+    pub(super) fn evict(&self, place: &Place, now: Timestamp) -> Result<(), RemoveError> {
+        self.remove(&self.folder.join(&place.0), Cause::NoRoom, now)
+    }
+
+    /// Removes first and remembers then: on a full disk the memory finds room only afterwards.
+    fn remove(&self, path: &Path, cause: Cause, now: Timestamp) -> Result<(), RemoveError> {
+        let removed = self.trash.throw(path);
+        if let Some(name) = path.file_name().and_then(|name| name.to_str())
+            && let Ok(text) = serde_json::to_vec(&GoneFile { at: now, cause })
+            && let Err(error) = write_private(&self.mark_of(name), &text)
+        {
+            tracing::debug!(%error, "why a workspace went is not remembered");
+        }
+        removed
+    }
+
+    fn listed(&self) -> Vec<PathBuf> {
+        match fs::read_dir(&self.folder) {
+            Ok(listing) => listing.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => {
+                tracing::warn!(path = %self.folder.display(), %error, "kept workspaces cannot be listed");
+                Vec::new()
+            }
+        }
     }
 
     fn of(&self, job_id: JobId) -> PathBuf {
         self.folder.join(job_id.to_string())
     }
+
+    fn mark_of(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.{GONE}"))
+    }
 }
 
-fn expires_at(kept: &Path) -> Option<Timestamp> {
-    let text = fs::read(kept.join(KEPT_FILE)).ok()?;
-    Some(serde_json::from_slice::<KeptFile>(&text).ok()?.expires_at)
+fn kept_file(kept: &Path) -> Option<KeptFile> {
+    read(&kept.join(KEPT_FILE))
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -109,7 +215,8 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", task.workspace().join("link")).unwrap();
 
         let kept = KeptWorkspaces::new(worker.path().join("kept"));
-        kept.keep(&task, job_id, Timestamp::from_micros(10)).unwrap();
+        let at = Timestamp::from_micros;
+        kept.keep(&task, job_id, at(8), Seconds::from_millis(2)).unwrap();
         assert!(!task.path().exists());
 
         let path = |text| RelativePath::new(text).unwrap();
@@ -119,8 +226,35 @@ mod tests {
         assert!(kept.open(job_id, &path("link")).is_none());
         assert!(kept.open(JobId::from_u128(1), &path("deep/core.txt")).is_none());
 
-        assert_eq!(kept.remove_expired(Timestamp::from_micros(9)).unwrap(), 0);
-        assert_eq!(kept.remove_expired(Timestamp::from_micros(10)).unwrap(), 1);
+        assert_eq!(kept.remove_expired(at(2007)), 0);
+        assert_eq!(kept.gone(job_id), None);
+        assert_eq!(kept.remove_expired(at(2008)), 1);
         assert!(kept.open(job_id, &path("deep/core.txt")).is_none());
+        let gone = kept.gone(job_id).unwrap();
+        assert!(gone.contains("1970-01-01T00:00:00.002008Z") && gone.contains("workspace_ttl_s"), "{gone}");
+        kept.remove_expired(at(2008).plus(REMEMBERED));
+        assert_eq!(kept.gone(job_id), None);
+    }
+
+    #[test]
+    fn what_is_removed_to_make_room_is_remembered_as_that() {
+        let worker = tempfile::tempdir().unwrap();
+        let kept = KeptWorkspaces::new(worker.path().join("kept"));
+        let (job_id, now) = (JobId::from_u128(9), Timestamp::from_micros(5));
+        let place = kept.of(job_id);
+        fs::create_dir_all(place.join(WORKSPACE)).unwrap();
+        fs::write(place.join(WORKSPACE).join("big"), vec![1; 64 << 10]).unwrap();
+        let file = KeptFile { expires_at: Timestamp::from_micros(9), kept_at: Timestamp::from_micros(1) };
+        fs::write(place.join(KEPT_FILE), serde_json::to_vec(&file).unwrap()).unwrap();
+        let entries = kept.entries(now);
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].kind, Disposable::Kept { kept_at: file.kept_at });
+        assert!(entries[0].size_bytes >= 64 << 10);
+        kept.evict(&entries[0].key, now).unwrap();
+        assert!(!place.exists());
+        assert!(kept.gone(job_id).unwrap().contains("needed the room"));
+        assert!(kept.entries(now).is_empty(), "the memory of it is nothing that could go");
+        kept.discard(job_id).unwrap();
+        assert_eq!(kept.gone(job_id), None);
     }
 }

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat};
 
-use super::folder::{LEFTOVERS, TASK_FILE, TMP, TaskFolder, WORKSPACE, remove_tree};
-use crate::artifacts::open_folder;
+use super::folder::{LEFTOVERS, TASK_FILE, TMP, TaskFolder, WORKSPACE};
+use crate::artifacts::{open_folder, remove_tree};
 
 /// More than are in use at once on most machines.
 const MOST: usize = 64;
@@ -33,7 +33,7 @@ pub(super) struct Spares {
 impl Spares {
     /// Keeps them beneath `folder`, which must be on the file system of the tasks; clears what is there.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
-        remove_tree(folder)?;
+        remove_tree(folder).map_err(io::Error::other)?;
         fs::create_dir(folder)?;
         let owner = rustix::process::geteuid().as_raw();
         Ok(Self { folder: Some(folder.to_owned()), ready: Vec::new(), kept: 0, owner })
@@ -167,7 +167,7 @@ mod tests {
             let task = scene.task(number as u128);
             change(&task);
             if !task.remove_usual(&mut scene.spares).unwrap() {
-                task.remove().unwrap();
+                remove_tree(task.path()).unwrap();
             }
             assert!(scene.spares.ready.is_empty(), "change {number}");
             assert!(!task.path().exists());

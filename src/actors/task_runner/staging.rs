@@ -1,6 +1,5 @@
 //! Brings source and inputs into a task's workspace.
 
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::Surroundings;
+use super::cache::Taken;
 use super::folder::{TaskFolder, real_folder};
 use super::pause::Pause;
 use super::running::said;
@@ -44,6 +44,17 @@ pub(super) async fn stage(
 ) -> Event {
     match bring_all(&around, &assignment, &folder, &mut stopped).await {
         Ok(()) => Event::Staged,
+        Err(Failure { reason: EndReason::DiskFull, detail }) => {
+            // Makes room for the next task, and lets the worker say at once that there is too little.
+            let room = around.options.room.clone();
+            let look = move || {
+                let described = room.described();
+                room.look();
+                described
+            };
+            let there = tokio::task::spawn_blocking(look).await.unwrap_or_default();
+            Event::StageFailed { reason: EndReason::DiskFull, detail: format!("{detail} ({there})") }
+        }
         Err(Failure { reason, detail }) => Event::StageFailed { reason, detail },
     }
 }
@@ -62,8 +73,8 @@ async fn bring_all(
             fetched = fetch(around, &piece, &scratch) => fetched?,
             _ = &mut *stopped => return Err(stopped_early()),
         };
-        let (root, scratch) = (root.clone(), scratch.clone());
-        off_thread(move || place(&piece, &artifact, &root, &scratch)).await?;
+        let root = root.clone();
+        off_thread(move || place(&piece, &artifact, &root)).await?;
         // Only an error or a dropped sender mean anything.
         if !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
             return Err(stopped_early());
@@ -105,15 +116,30 @@ fn pieces(spec: &JobSpec) -> impl Iterator<Item = Piece> {
     source.into_iter().chain(inputs)
 }
 
-async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<File, Failure> {
+/// The bytes: the server's own file where that is on this machine, else the cache's.
+async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<Taken, Failure> {
     let unavailable = |reason, why: &str| Failure { reason, detail: format!("{}: {why}", piece.shown) };
     let Some(digest) = piece.artifact else {
         return Err(unavailable(EndReason::InputUnavailable, "the output it comes from was not resolved"));
     };
+    let channel = &*around.options.channel;
     let mut pause = Pause::new();
+    let mut may_make_room = true;
     loop {
-        match around.options.channel.fetch(digest, scratch).await {
-            Ok(file) => return Ok(file),
+        let taken = if channel.artifacts_are_near() {
+            channel.fetch(digest, scratch).await.map(Taken::uncached)
+        } else {
+            around.options.room.cache().take(channel, digest).await
+        };
+        match taken {
+            Ok(taken) => return Ok(taken),
+            Err(ChannelError::LocalFile { source, .. })
+                if may_make_room && reason_of(&source) == EndReason::DiskFull =>
+            {
+                may_make_room = false;
+                let room = around.options.room.clone();
+                drop(tokio::task::spawn_blocking(move || room.look()).await);
+            }
             Err(error) if error.may_repeat() => pause.wait().await,
             Err(ChannelError::LocalFile { source, path, .. }) => {
                 let reason = reason_of(&source);
@@ -124,22 +150,19 @@ async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<F
     }
 }
 
-fn place(piece: &Piece, artifact: &File, root: &Path, scratch: &Path) -> Result<(), Failure> {
+fn place(piece: &Piece, artifact: &Taken, root: &Path) -> Result<(), Failure> {
     let failed = |reason, why: String| Failure { reason, detail: format!("{}: {why}", piece.shown) };
     let path = RelativePath::new(&piece.path)
         .map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
     let workspace = open_folder(root).map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
-    place_input(artifact, workspace.as_fd(), &path, piece.mode, piece.unpack).map_err(|error| {
+    place_input(&artifact.file, workspace.as_fd(), &path, piece.mode, piece.unpack).map_err(|error| {
         let reason = match &error {
             UnpackError::StorageFull { .. } => EndReason::DiskFull,
             UnpackError::Io { .. } => EndReason::PrepareFailed,
             _ => EndReason::InputUnavailable,
         };
         failed(reason, said(&error))
-    })?;
-    // It is there only when the bytes came over a network, and then goes with the task's folder at the latest.
-    let _ = std::fs::remove_file(scratch);
-    Ok(())
+    })
 }
 
 async fn off_thread(work: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Result<(), Failure> {

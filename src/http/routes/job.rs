@@ -234,13 +234,14 @@ pub async fn undeclared(
     let kept = state.ports.kept.clone();
     let shown = file.clone();
     let opened = blocking(move || {
-        let Some(file) = kept.open(id, &file) else { return Ok(None) };
+        let Some(file) = kept.open(id, &file) else { return Ok(Err(kept.gone(id))) };
         let size_bytes = file.metadata()?.len();
-        Ok::<_, std::io::Error>(Some((file, size_bytes)))
+        Ok::<_, std::io::Error>(Ok((file, size_bytes)))
     })
     .await?;
-    let (file, size_bytes) = opened.ok_or_else(|| {
-        Refusal::not_found(format_args!("kept file `{}` of job {id}", shown.escape_debug()))
+    let (file, size_bytes) = opened.map_err(|gone| {
+        let why = gone.map(|gone| format!("; {gone}")).unwrap_or_default();
+        Refusal::not_found(format_args!("kept file `{}` of job {id}{why}", shown.escape_debug()))
     })?;
     files::answer(&request, file, size_bytes)
 }

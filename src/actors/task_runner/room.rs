@@ -1,0 +1,228 @@
+//! The room on the volumes that tasks write to: looks how much there is, makes some by removing what can go, and
+//! says why the worker takes no tasks when that is not enough.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::cache::Cache;
+use super::kept::{KeptWorkspaces, Place};
+use crate::clock;
+use crate::contract::artifact::Digest;
+use crate::domain::disk::{self, Entry, Volume, Watermarks};
+
+/// The room of one worker; clones share it.
+#[derive(Debug, Clone)]
+pub struct DiskRoom {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    folder: PathBuf,
+    marks: Watermarks,
+    cache: Cache,
+    kept: KeptWorkspaces,
+    unhealthy: Mutex<Option<String>>,
+    /// One look at a time.
+    looking: Mutex<Stuck>,
+}
+
+/// What could not be removed: it is not tried at every look.
+#[derive(Debug, Default)]
+struct Stuck(HashSet<Key>);
+
+/// What an entry is to whoever removes it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Key {
+    Cached(Digest),
+    Kept(Place),
+}
+
+impl DiskRoom {
+    /// The room of the worker in this folder. Nothing was looked at yet.
+    pub fn new(folder: &Path, marks: Watermarks) -> Self {
+        let shared = Shared {
+            folder: folder.to_owned(),
+            marks,
+            cache: Cache::new(folder.join("cache")),
+            kept: KeptWorkspaces::new(folder.join("kept")),
+            unhealthy: Mutex::default(),
+            looking: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The workspaces it keeps.
+    pub fn kept(&self) -> KeptWorkspaces {
+        self.shared.kept.clone()
+    }
+
+    /// Artifacts that were fetched, for the next task that needs them.
+    pub(super) fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+
+    /// Why the worker takes no tasks, as of the last look; `None` = it does.
+    pub fn unhealthy(&self) -> Option<String> {
+        self.shared.unhealthy.lock().clone()
+    }
+
+    /// Looks at every volume, makes room where too little is left, and judges what there is then. Blocks.
+    pub fn look(&self) {
+        let mut stuck = self.shared.looking.lock();
+        let mut volumes = self.volumes();
+        if volumes.iter().any(|(volume, _)| volume.free_bytes < self.mark()) {
+            for (volume, device) in &volumes {
+                self.make_room(volume, *device, &mut stuck.0);
+            }
+            volumes = self.volumes();
+        }
+        let volumes: Vec<Volume> = volumes.into_iter().map(|(volume, _)| volume).collect();
+        let found = disk::unhealthy(&volumes, self.shared.marks);
+        let mut unhealthy = self.shared.unhealthy.lock();
+        match (&*unhealthy, &found) {
+            (None, Some(why)) => tracing::warn!("takes no more tasks: {why}"),
+            (Some(_), None) => tracing::info!("has room again and takes tasks"),
+            _ => {}
+        }
+        *unhealthy = found;
+    }
+
+    /// The fullest volume and the largest of the worker's folders, for people. Blocks.
+    pub(super) fn described(&self) -> String {
+        let mut sizes: Vec<(u64, &str)> = ["tasks", "kept", "cache", "trash"]
+            .into_iter()
+            .map(|name| (disk_usage(&self.shared.folder.join(name)), name))
+            .filter(|(bytes, _)| *bytes > 0)
+            .collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let sizes: Vec<String> =
+            sizes.iter().map(|(bytes, name)| format!("{name} {}", disk::shown_bytes(*bytes))).collect();
+        let volumes = self.volumes();
+        let fullest = volumes.iter().map(|(volume, _)| volume).min_by_key(|volume| volume.free_bytes);
+        let free = fullest
+            .map(|volume| format!("{} free on {}", disk::shown_bytes(volume.free_bytes), volume.shown));
+        let largest = if sizes.is_empty() { String::new() } else { format!("; there: {}", sizes.join(", ")) };
+        format!("{}{largest}", free.unwrap_or_else(|| "no volume can be measured".to_owned()))
+    }
+
+    fn mark(&self) -> u64 {
+        self.shared.marks.evict_below_bytes.max(self.shared.marks.min_free_bytes)
+    }
+
+    /// Each volume once, with its device number. A folder that is not there lies where its parent does.
+    fn volumes(&self) -> Vec<(Volume, u64)> {
+        let mut volumes: Vec<(Volume, u64)> = Vec::new();
+        let folders = ["", "tasks", "cache", "kept"].map(|name| self.shared.folder.join(name));
+        for path in folders {
+            match measure(&path) {
+                Ok((free_bytes, device)) => {
+                    if volumes.iter().all(|(_, known)| *known != device) {
+                        let shown = path.display().to_string();
+                        volumes.push((
+                            Volume { shown: shown.trim_end_matches('/').to_owned(), free_bytes },
+                            device,
+                        ));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!(path = %path.display(), %error, "the free disk cannot be seen"),
+            }
+        }
+        volumes
+    }
+
+    fn make_room(&self, volume: &Volume, device: u64, stuck: &mut HashSet<Key>) {
+        if volume.free_bytes >= self.mark() {
+            return;
+        }
+        let Shared { cache, kept, marks, .. } = &*self.shared;
+        let now = clock::now();
+        let mut entries: Vec<Entry<Key>> = Vec::new();
+        if device_of(cache.folder()) == Some(device) {
+            entries.extend(cache.entries().into_iter().map(|entry| entry.map(Key::Cached)));
+        }
+        if device_of(kept.folder()) == Some(device) {
+            entries.extend(kept.entries(now).into_iter().map(|entry| entry.map(Key::Kept)));
+        }
+        entries.retain(|entry| !stuck.contains(&entry.key));
+        for key in disk::evict(&entries, volume.free_bytes, *marks) {
+            let removed = match &key {
+                Key::Cached(digest) => cache.remove(*digest).map_err(|error| error.to_string()),
+                Key::Kept(place) => kept.evict(place, now).map_err(|error| error.to_string()),
+            };
+            match removed {
+                Ok(()) => tracing::info!(?key, volume = volume.shown, "removed to make room"),
+                Err(error) => {
+                    tracing::warn!(?key, error, "cannot be removed to make room; it stays");
+                    stuck.insert(key);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes an ordinary user can still write to the file system of `path`, and its device number.
+fn measure(path: &Path) -> io::Result<(u64, u64)> {
+    let room = rustix::fs::statvfs(path)?;
+    let device = rustix::fs::stat(path)?.st_dev;
+    Ok((room.f_bavail.saturating_mul(room.f_frsize), device))
+}
+
+fn device_of(path: &Path) -> Option<u64> {
+    rustix::fs::stat(path).ok().map(|stat| stat.st_dev)
+}
+
+/// What a folder takes up on its disk, in bytes. Follows no link. What cannot be seen counts as nothing.
+pub(super) fn disk_usage(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut total = 0u64;
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(listing) = std::fs::read_dir(&folder) else { continue };
+        for entry in listing.flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            total = total.saturating_add(metadata.blocks().saturating_mul(512));
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_without_room_says_so_and_is_well_again_with_other_marks() {
+        let worker = tempfile::tempdir().unwrap();
+        let room =
+            DiskRoom::new(worker.path(), Watermarks { min_free_bytes: u64::MAX, evict_below_bytes: 0 });
+        assert_eq!(room.unhealthy(), None);
+        room.look();
+        let why = room.unhealthy().unwrap();
+        assert!(why.starts_with(&format!("disk full on {}, ", worker.path().display())), "{why}");
+        let room = DiskRoom::new(worker.path(), Watermarks { min_free_bytes: 0, evict_below_bytes: 0 });
+        room.look();
+        assert_eq!(room.unhealthy(), None);
+    }
+
+    #[test]
+    fn what_fills_the_disk_is_named_largest_first() {
+        let worker = tempfile::tempdir().unwrap();
+        for (name, kib) in [("cache", 8), ("kept", 64)] {
+            std::fs::create_dir(worker.path().join(name)).unwrap();
+            std::fs::write(worker.path().join(name).join("file"), vec![1; kib << 10]).unwrap();
+        }
+        let room = DiskRoom::new(worker.path(), Watermarks::default());
+        let text = room.described();
+        let (_, there) = text.split_once("; there: ").unwrap();
+        assert_eq!(there, "kept 64 KiB, cache 8 KiB", "{text}");
+    }
+}
