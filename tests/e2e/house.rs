@@ -12,8 +12,17 @@ use gpulayer::contract::job::{Job, Sequence};
 use gpulayer::contract::log::LogLine;
 use serde_json::{Value, json};
 
-/// The binary under test.
+/// The binary of this build.
 pub const GPULAYER: &str = env!("CARGO_BIN_EXE_gpulayer");
+
+/// A binary under test: of this build, or in the folder that `GPULAYER_BINARIES` names.
+pub fn binary(name: &str) -> PathBuf {
+    match std::env::var_os("GPULAYER_BINARIES") {
+        Some(folder) => PathBuf::from(folder).join(name),
+        None => Path::new(GPULAYER).with_file_name(name),
+    }
+}
+
 /// Anything that takes longer is stuck.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -68,7 +77,7 @@ impl House {
 
     /// A command line on this home.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(GPULAYER);
+        let mut command = Command::new(binary("gpulayer"));
         command.args(args).env("GPULAYER_HOME", self.home()).env("NO_COLOR", "1").stdin(Stdio::null());
         for inherited in ["GPULAYER_STATE", "GPULAYER_URL", "GPULAYER_TOKEN"] {
             command.env_remove(inherited);
@@ -166,6 +175,10 @@ impl Drop for House {
             let _ = self.command(&["down", "--yes"]).output();
         }
         let own = self.path().to_str().unwrap().to_owned();
+        if std::thread::panicking() && std::env::var_os("GPULAYER_KEEP").is_some() {
+            println!("kept: {own}");
+            self.folder.disable_cleanup(true);
+        }
         for pid in pids(|environ, folder| {
             let shim = std::fs::read_link(folder.join("cwd"))
                 .is_ok_and(|cwd| cwd.to_string_lossy().starts_with(&own));

@@ -4,11 +4,14 @@
 
 mod command_line;
 mod crashes;
+mod far_worker;
+mod fault_matrix;
 mod files;
 mod full_streams;
 mod house;
 mod leaving;
 mod next_steps;
+mod processes;
 mod refusals;
 mod remote_worker;
 mod trees;

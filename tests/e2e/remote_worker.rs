@@ -1,34 +1,10 @@
 //! The standalone worker over HTTP, on loopback: the same tasks, the same guarantees.
 
-use std::process::{Child, Command, Stdio};
-
 use gpulayer::contract::job::JobState;
 use serde_json::{Value, json};
 
+use crate::far_worker::FarWorker;
 use crate::house::{House, eventually, shell};
-
-struct RemoteWorker(Child);
-
-impl Drop for RemoteWorker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(house: &House, port: u64) -> RemoteWorker {
-    let child = Command::new(env!("CARGO_BIN_EXE_gpulayer-worker"))
-        .args(["--url", &format!("http://127.0.0.1:{port}"), "--name", "far"])
-        .arg("--join-token-file")
-        .arg(house.home().join("join-token"))
-        .arg("--folder")
-        .arg(house.path().join("far"))
-        .stdin(Stdio::null())
-        .stderr(std::fs::File::create(house.path().join("far.log")).unwrap())
-        .spawn()
-        .unwrap();
-    RemoteWorker(child)
-}
 
 fn port(house: &House) -> u64 {
     let log = std::fs::read_to_string(house.path().join("log")).unwrap();
@@ -40,8 +16,8 @@ fn port(house: &House) -> u64 {
 async fn a_worker_over_http_runs_tasks_and_is_adopted_after_its_own_kill() {
     let house = House::new();
     let _daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
-    let port = port(&house);
-    let worker = start(&house, port);
+    let url = format!("http://127.0.0.1:{}", port(&house));
+    let worker = FarWorker::start(&house, &url);
     let mut spec = shell("echo up; while [ ! -e go ]; do sleep 0.05; done; echo down; echo x > out.txt");
     spec["outputs"] = json!([{"path": "out.txt"}]);
     spec["target"] = json!("remote");
@@ -50,7 +26,7 @@ async fn a_worker_over_http_runs_tasks_and_is_adopted_after_its_own_kill() {
     drop(worker);
     let task = std::fs::read_dir(house.path().join("far/tasks")).unwrap().next().unwrap().unwrap().path();
     std::fs::write(task.join("workspace/go"), "").unwrap();
-    let worker = start(&house, port);
+    let worker = FarWorker::start(&house, &url);
     let job = house.end(id).await;
     assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1), "{job:?}");
     assert_eq!(house.log(id).await, ["up", "down"]);

@@ -1,0 +1,45 @@
+//! A standalone worker of a house's daemon: a process of its own, which dies and comes back by itself.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::house::{House, binary};
+
+/// `gpulayer-worker`, in the house's folder `far`; killed when dropped.
+pub struct FarWorker(Child);
+
+impl FarWorker {
+    /// Starts it, or starts it again, towards this server.
+    pub fn start(house: &House, url: &str) -> Self {
+        let log =
+            std::fs::OpenOptions::new().create(true).append(true).open(house.path().join("far.log")).unwrap();
+        let mut command = Command::new(binary("gpulayer-worker"));
+        command
+            .args(["--url", url, "--name", "far", "--join-token-file"])
+            .arg(house.home().join("join-token"));
+        command.arg("--folder").arg(Self::folder(house));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        Self(child)
+    }
+
+    /// Where its identity, shims and tasks lie.
+    pub fn folder(house: &House) -> PathBuf {
+        house.path().join("far")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Whether it still runs.
+    pub fn is_up(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for FarWorker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

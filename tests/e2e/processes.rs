@@ -1,0 +1,61 @@
+//! A look at this machine's processes: those of a house, by what they carry, and their shims.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// All pids, with their folders in /proc.
+fn all() -> impl Iterator<Item = (u32, PathBuf)> {
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let folder = entry.ok()?.path();
+        Some((folder.file_name()?.to_str()?.parse().ok()?, folder))
+    })
+}
+
+/// Live processes that carry `mark` in their environment or on their command line.
+pub fn marked(mark: &str) -> Vec<u32> {
+    let carries =
+        |file: PathBuf| std::fs::read(file).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(mark));
+    let found =
+        all().filter(|(_, folder)| carries(folder.join("environ")) || carries(folder.join("cmdline")));
+    found.map(|(pid, _)| pid).collect()
+}
+
+/// The shims whose sockets lie in this worker folder.
+pub fn shims(worker_folder: &Path) -> Vec<u32> {
+    let sockets = worker_folder.join("shims");
+    let found = all().filter(|(pid, folder)| {
+        std::fs::read_link(folder.join("cwd")).is_ok_and(|cwd| cwd == sockets) && state(*pid) != Some('Z')
+    });
+    found.map(|(pid, _)| pid).collect()
+}
+
+/// The letter that /proc gives a process's state; `None` when it is gone.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The largest resident memory it has had, in bytes.
+pub fn peak_memory_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+/// How many descriptors it has open.
+pub fn open_files(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// What it was started as, for a message.
+pub fn command_line(pid: u32) -> String {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    format!("{pid}: {}", String::from_utf8_lossy(&words).replace('\0', " "))
+}
+
+/// Sends a signal; one that is gone already has got what it wanted.
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    let _ = kill_process(pid, signal);
+}
