@@ -19,6 +19,8 @@ use crate::contract::artifact::{Digest, MissingAnswer, MissingRequest, PartialUp
 use crate::contract::error_code::ErrorCode;
 
 const PIECE_BYTES: usize = 256 << 10;
+/// Fewer zeros are written as they are: a seek flushes what is buffered.
+const HOLE_BYTES: usize = 4 << 10;
 const MISSING_AT_ONCE: usize = 10_000;
 
 fn artifact_path(digest: &Digest) -> String {
@@ -196,6 +198,8 @@ impl Client {
             }
         }
         sink.flush().await.map_err(file_error)?;
+        // A hole at the end is not there before the length says so.
+        sink.get_ref().set_len(written).await.map_err(file_error)?;
         Ok((written, Digest::from_bytes(hash.finalize().into())))
     }
 
@@ -231,7 +235,7 @@ impl Client {
             skip -= passed;
             drop(piece.split_to(passed as usize));
             hash.update(&piece);
-            sink.write_all(&piece).await.map_err(|source| ClientError::File {
+            write_or_skip(sink, &piece).await.map_err(|source| ClientError::File {
                 operation: "write",
                 path: path.to_owned(),
                 source,
@@ -241,6 +245,15 @@ impl Client {
         }
         self.keep(connection);
         Ok(())
+    }
+}
+
+/// Writes the next bytes of a new file; many zeros become a hole, so that a sparse file stays one.
+async fn write_or_skip(sink: &mut BufWriter<File>, piece: &[u8]) -> std::io::Result<()> {
+    if piece.len() >= HOLE_BYTES && piece.iter().all(|byte| *byte == 0) {
+        sink.seek(SeekFrom::Current(piece.len() as i64)).await.map(drop)
+    } else {
+        sink.write_all(piece).await
     }
 }
 

@@ -285,7 +285,7 @@ impl Matrix {
             })
             .await;
         }
-        let workers: Value = self.house.client().get("/v1/workers").await.unwrap();
+        let workers = self.workers_when_idle().await;
         for worker in workers["items"].as_array().unwrap() {
             assert_eq!(worker["tasks"], json!([]), "{worker}");
             let cpus = &worker["capabilities"]["cpus"];
@@ -298,6 +298,16 @@ impl Matrix {
         }
     }
 
+    /// What the heartbeats of the last seconds said is shown until the next.
+    async fn workers_when_idle(&self) -> Value {
+        eventually("both workers to be idle", async || {
+            let workers: Value = self.house.client().get("/v1/workers").await.unwrap();
+            let idle = |worker: &Value| worker["state"] == json!("idle");
+            workers["items"].as_array().unwrap().iter().all(idle).then_some(workers)
+        })
+        .await
+    }
+
     /// Stops what is left in good order: idle shims leave by themselves, and of killed ones nothing is left once a
     /// worker has started after them.
     async fn leave(mut self) {
@@ -305,12 +315,7 @@ impl Matrix {
         assert!(self.daemon.take().unwrap().terminate().success());
         let daemon = self.house.daemon_with(&["--port", "0"]).await;
         let far = FarWorker::start(&self.house, &url(&self.house));
-        eventually("both workers to be back", async || {
-            let workers: Value = self.house.client().get("/v1/workers").await.unwrap();
-            let idle = |worker: &Value| worker["state"] == json!("idle");
-            workers["items"].as_array().unwrap().iter().all(idle).then_some(())
-        })
-        .await;
+        self.workers_when_idle().await;
         drop(far);
         assert!(daemon.terminate().success());
         for folder in self.worker_folders() {

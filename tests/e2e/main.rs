@@ -8,6 +8,7 @@ mod far_worker;
 mod fault_matrix;
 mod files;
 mod full_streams;
+mod hostile_programs;
 mod house;
 mod leaving;
 mod next_steps;

@@ -1,0 +1,4 @@
+"""Reads standard input to its end, which must come at once."""
+import sys
+
+print("read", len(sys.stdin.buffer.read()), "bytes")
