@@ -2,6 +2,8 @@
 //! cancelled in its first moments, and with the daemon killed in the middle.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use gpulayer::contract::end::EndReason;
@@ -163,6 +165,15 @@ fn sees_only_what_is_allowed(_: &House, seen: &Outcome) {
     assert_eq!((&saw["leads_its_session"], &saw["umask"]), (&json!(true), &json!(0o22)));
 }
 
+/// The interpreter itself: what stands in `PATH` may be a script that sets variables of its own.
+fn python() -> &'static str {
+    static PYTHON: LazyLock<String> = LazyLock::new(|| {
+        let words = ["-c", "import sys; print(sys.executable, end='')"];
+        String::from_utf8(Command::new("python3").args(words).output().unwrap().stdout).unwrap()
+    });
+    &PYTHON
+}
+
 /// A job of one case that was submitted.
 struct Run {
     case: Case,
@@ -174,7 +185,7 @@ impl Run {
     async fn submit(house: &House, case: Case, extra: Value) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/programs");
         let program = folder.join(case.words[0]);
-        let interpreter = if case.words[0].ends_with(".py") { "python3" } else { "sh" };
+        let interpreter = if case.words[0].ends_with(".py") { python() } else { "sh" };
         let pids = house.path().join(format!("pids-{:x}", rand::random::<u64>()));
         let mut argv = vec![interpreter, program.to_str().unwrap()];
         argv.extend(&case.words[1..]);
