@@ -335,12 +335,14 @@ impl Life {
     }
 
     async fn register(&self) -> Result<Timing, WorkerError> {
+        let registration = self.folder.registration()?;
         let registered = until_answered("register", || {
             self.channel.register(RegisterRequest {
                 name: self.options.name.clone(),
                 identity: self.identity.clone(),
                 capabilities: (*self.capabilities).clone(),
                 kind: self.options.kind,
+                registration: Some(registration.clone()),
             })
         });
         let answer = registered.await.map_err(WorkerError::NotAccepted)?;

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use actix::{Actor, Context, Handler, Recipient};
+use tokio::sync::oneshot;
 use tracing::error;
 
 use super::messages::front_desk::{
@@ -53,6 +54,8 @@ pub struct FrontDesk {
     timing: Timing,
     remembered: Vec<WorkerRecord>,
     sessions: HashMap<WorkerId, SessionPorts>,
+    /// Who registered under what.
+    registrations: HashMap<String, WorkerId>,
     open_session: OpenSession,
 }
 
@@ -64,7 +67,23 @@ impl FrontDesk {
         remembered: Vec<WorkerRecord>,
         open_session: OpenSession,
     ) -> Self {
-        Self { tells, timing, remembered, sessions: HashMap::new(), open_session }
+        Self {
+            tells,
+            timing,
+            remembered,
+            sessions: HashMap::new(),
+            registrations: HashMap::new(),
+            open_session,
+        }
+    }
+
+    /// A registration whose answer was lost: nobody has its session, so nobody would ever run what is placed there.
+    fn drop_unheard(&self, worker_id: Option<WorkerId>) {
+        let session = worker_id.and_then(|worker_id| Some((worker_id, self.sessions.get(&worker_id)?)));
+        if let Some((worker_id, session)) = session {
+            let (reply, _nobody) = oneshot::channel();
+            session.deregister.do_send(DeregisterWorker { worker_id, reply });
+        }
     }
 
     /// The session of a worker; without one, its calls are refused.
@@ -80,6 +99,9 @@ impl Actor for FrontDesk {
         ctx.set_mailbox_capacity(MAILBOX);
         for record in std::mem::take(&mut self.remembered) {
             let worker_id = record.id;
+            if let Some(registration) = record.registration.clone().filter(|_| !record.gone) {
+                self.registrations.insert(registration, worker_id);
+            }
             let ports = (self.open_session)(NewSession { record, greeting: None });
             self.sessions.insert(worker_id, ports);
         }
@@ -153,10 +175,15 @@ impl Handler<RegisterWorker> for FrontDesk {
             capabilities: call.request.capabilities,
             session_hash: call.with_token.then(|| credentials::hash(&session_token)),
             registered_at: clock::now(),
+            registration: call.request.registration,
             gone: false,
             drain: None,
         };
         let worker_id = record.id;
+        if let Some(registration) = record.registration.clone() {
+            let before = self.registrations.insert(registration, worker_id);
+            self.drop_unheard(before);
+        }
         let answer = RegisterAnswer { worker_id, session_token, timing: self.timing };
         let ports = (self.open_session)(NewSession { record, greeting: Some((call.reply, answer)) });
         self.sessions.insert(worker_id, ports);

@@ -46,6 +46,10 @@ pub struct RegisterRequest {
     /// How it reaches the server; the HTTP edge always records `remote`.
     #[serde(default = "remote")]
     pub kind: WorkerKind,
+    /// Random, and the same until an answer was kept: a worker that registers again under it never heard of the
+    /// registration before, which is void.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration: Option<String>,
 }
 
 fn remote() -> WorkerKind {

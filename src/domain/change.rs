@@ -238,6 +238,8 @@ pub struct WorkerRecord {
     pub session_hash: Option<[u8; 32]>,
     /// When it registered.
     pub registered_at: Timestamp,
+    /// What it registered under, see `RegisterRequest`.
+    pub registration: Option<String>,
     /// Whether its session was ended for good (deregistered or revoked).
     pub gone: bool,
     /// Set while it takes no new tasks.

@@ -299,6 +299,7 @@ pub struct WorkerRow {
     pub capabilities: String,
     pub session_hash: Option<Vec<u8>>,
     pub registered_at: i64,
+    pub registration: Option<String>,
     pub gone: bool,
     pub drain_since: Option<i64>,
     pub drain_deadline: Option<i64>,
@@ -318,6 +319,7 @@ impl WorkerRow {
             capabilities: json(&self.capabilities, "workers.capabilities")?,
             session_hash: self.session_hash.map(|bytes| hash(&bytes, "workers.session_hash")).transpose()?,
             registered_at: Timestamp::from_micros(self.registered_at),
+            registration: self.registration,
             gone: self.gone,
             drain: self.drain_since.map(|since| Drain {
                 since: Timestamp::from_micros(since),

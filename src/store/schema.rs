@@ -103,6 +103,7 @@ diesel::table! {
         capabilities -> Text,
         session_hash -> Nullable<Binary>,
         registered_at -> BigInt,
+        registration -> Nullable<Text>,
         gone -> Bool,
         drain_since -> Nullable<BigInt>,
         drain_deadline -> Nullable<BigInt>,

@@ -27,6 +27,9 @@ struct IdentityFile {
     /// How often a worker was started here.
     #[serde(default)]
     incarnation: u64,
+    /// What it is registering under, until there is a session.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    registration: String,
 }
 
 /// Why a folder cannot be a worker's.
@@ -96,7 +99,18 @@ impl WorkerFolder {
             worker_id: session.map(|session| session.worker_id),
             session_token: session.map(|session| session.token.clone()).unwrap_or_default(),
             incarnation,
+            registration: String::new(),
         })
+    }
+
+    /// What to register under: the same, also after a crash, until the session is written down.
+    pub(super) fn registration(&self) -> Result<String, FolderError> {
+        let mut identity = self.read()?;
+        if identity.registration.is_empty() {
+            identity.registration = hex::encode(rand::random::<[u8; 16]>());
+            self.write(&identity)?;
+        }
+        Ok(identity.registration)
     }
 
     fn identity_path(&self) -> PathBuf {
@@ -145,14 +159,17 @@ mod tests {
         {
             let folder = WorkerFolder::open(&path).unwrap();
             assert_eq!(folder.begin_incarnation().unwrap(), (1, None));
+            let registration = folder.registration().unwrap();
+            assert_eq!(folder.begin_incarnation().unwrap(), (2, None));
+            assert_eq!(folder.registration().unwrap(), registration, "the same until there is a session");
             folder.remember(Some(&session)).unwrap();
             assert!(matches!(WorkerFolder::open(&path), Err(FolderError::InUse { .. })));
         }
         let folder = WorkerFolder::open(&path).unwrap();
-        assert_eq!(folder.begin_incarnation().unwrap(), (2, Some(session)));
+        assert_eq!(folder.begin_incarnation().unwrap(), (3, Some(session)));
         let mode = fs::metadata(folder.identity_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         folder.remember(None).unwrap();
-        assert_eq!(folder.begin_incarnation().unwrap(), (3, None));
+        assert_eq!(folder.begin_incarnation().unwrap(), (4, None));
     }
 }

@@ -89,6 +89,7 @@ fn scene() -> Scene {
         capabilities: capabilities(),
         session_hash: None,
         registered_at: Timestamp::default(),
+        registration: None,
         gone: false,
         drain: None,
     };

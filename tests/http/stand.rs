@@ -197,6 +197,7 @@ pub fn worker(gone: bool) -> WorkerRecord {
         .unwrap(),
         session_hash: Some(credentials::hash(SESSION)),
         registered_at: clock::now(),
+        registration: None,
         gone,
         drain: None,
     }

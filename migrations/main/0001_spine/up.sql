@@ -97,6 +97,7 @@ CREATE TABLE workers (
     capabilities  TEXT    NOT NULL,
     session_hash  BLOB,
     registered_at INTEGER NOT NULL,
+    registration  TEXT,
     gone          INTEGER NOT NULL,
     drain_since   INTEGER,
     drain_deadline INTEGER
