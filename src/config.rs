@@ -4,6 +4,7 @@
 mod error;
 pub mod places;
 pub mod readiness;
+pub mod secrets;
 mod table;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use crate::domain::disk::Watermarks;
 pub use error::ConfigError;
 pub use places::Places;
 pub use readiness::Readiness;
+pub use secrets::SecretSource;
 pub use table::{SETTINGS, Setting, markdown};
 
 /// Everything the daemon and the command line can be told from outside.
@@ -46,6 +48,8 @@ pub struct Settings {
     pub http_threads: usize,
     /// Cores the local worker offers, in thousandths; `None` = all it finds.
     pub worker_cpus_millis: Option<u32>,
+    /// Whether jobs may name variables and files of this worker as secrets.
+    pub allow_spec_secret_refs: bool,
 }
 
 /// How one daemon process is meant to run. Made by the command line, carried out by the daemon.
@@ -78,6 +82,12 @@ impl Settings {
         let places = Places::resolve(env)?;
         let file = table::read_file(&places.home.join("config.toml"))?;
         table::settle(places, env, &file)
+    }
+
+    /// Where this machine's worker finds secrets. `own_user_only`: nobody but this user can submit jobs to it.
+    pub fn secret_source(&self, own_user_only: bool) -> SecretSource {
+        let allow = self.allow_spec_secret_refs || own_user_only;
+        SecretSource::new(self.places.home.join("config.toml"), allow)
     }
 
     /// The default values, with everything under one folder: for tests and tools.
@@ -135,6 +145,24 @@ mod tests {
         std::fs::remove_file(home.path().join("config.toml")).unwrap();
         let variable = load(home.path(), &[("GPULAYER_LEASE_TTL_S", "-1")]).unwrap_err().to_string();
         assert!(variable.contains("GPULAYER_LEASE_TTL_S"), "{variable}");
+    }
+
+    #[test]
+    fn the_secrets_table_is_checked_and_its_values_are_not_shown() {
+        let home = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            std::fs::write(home.path().join("config.toml"), text).unwrap();
+            load(home.path(), &[]).map_err(|error| error.to_string())
+        };
+        assert!(read("port = 1\n[secrets]\nA = \"hunter2hunter2\"\nB = { file = \"/x\" }\n").is_ok());
+        let unquoted = read("port = 1\n[secrets]\nA = hunter2hunter2\n").unwrap_err();
+        assert!(unquoted.contains("line 3") && !unquoted.contains("hunter2"), "{unquoted}");
+        let odd = read("[secrets]\nA = { path = \"hunter2hunter2\" }\n").unwrap_err();
+        assert!(odd.contains("`A`") && odd.contains("file") && !odd.contains("hunter2"), "{odd}");
+        let whole = read("secrets = \"hunter2hunter2\"\n").unwrap_err();
+        assert!(whole.contains("a table") && !whole.contains("hunter2"), "{whole}");
+        let near = read("[secret]\nA = \"x\"\n").unwrap_err();
+        assert!(near.contains("did you mean `secrets`"), "{near}");
     }
 
     #[test]

@@ -136,6 +136,7 @@ fn start_worker(
     let mut worker = WorkerOptions::new(folder, ports::host_name(), WorkerKind::Local);
     worker.cpus = options.settings.worker_cpus_millis.map(crate::contract::quantity::Cpus::from_millis);
     worker.disk = options.settings.worker_disk;
+    worker.secrets = options.settings.secret_source(options.tcp.is_none());
     Ok(Worker::start(worker, Arc::new(channel))?)
 }
 

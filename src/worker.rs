@@ -25,6 +25,7 @@ use crate::actors::task_runner::{
     DiskRoom, HeldTasks, KeptWorkspaces, Pause, RecoverError, TaskRunner, TaskRunnerOptions,
 };
 use crate::client::worker_channel::{ChannelError, Session, SessionEnd, WorkerChannel};
+use crate::config::SecretSource;
 use crate::contract::protocol::{AcquireRequest, Identity, Orders, RegisterRequest, ResumeRequest, Timing};
 use crate::contract::quantity::{Cpus, Seconds};
 use crate::contract::worker::{Capabilities, WorkerKind};
@@ -63,6 +64,8 @@ pub struct WorkerOptions {
     pub memory_bytes: Option<u64>,
     /// What shims are made from; `None` = this program, which then calls `process::run_if_shim` first.
     pub shim_binary: Option<PathBuf>,
+    /// Where the secrets of its tasks are found.
+    pub secrets: SecretSource,
     /// How long a task may go on while no worker is there.
     pub orphan_timeout: Duration,
     /// How much of its disk stays free.
@@ -80,6 +83,7 @@ impl WorkerOptions {
             cpus: None,
             memory_bytes: None,
             shim_binary: None,
+            secrets: SecretSource::default(),
             orphan_timeout: Duration::from_secs(86_400),
             disk: Watermarks::default(),
         }
@@ -228,6 +232,7 @@ impl Life {
             shims: shims.clone(),
             capabilities: Arc::clone(&self.capabilities),
             host_environment: std::env::vars_os().collect(),
+            secrets: self.options.secrets.clone(),
             orphan_timeout: self.options.orphan_timeout,
             session_over: session_over.clone(),
         })

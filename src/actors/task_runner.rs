@@ -35,6 +35,7 @@ use crate::actors::messages::Reply;
 use crate::actors::messages::task_runner::{AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned};
 use crate::client::worker_channel::{SessionEnd, WorkerChannel};
 use crate::clock;
+use crate::config::SecretSource;
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{AcquireRequest, Assignment, Orders, Report, ReportItem, StopReason};
 use crate::contract::quantity::Seconds;
@@ -50,6 +51,7 @@ use outbox::Outbox;
 pub use pause::Pause;
 use reporting::Reported;
 pub use room::DiskRoom;
+use running::LaunchError;
 use spares::Spares;
 use trash::Trash;
 
@@ -76,6 +78,8 @@ pub struct TaskRunnerOptions {
     pub capabilities: Arc<Capabilities>,
     /// The worker's own environment, from which tasks get what is allowed.
     pub host_environment: Vec<(OsString, OsString)>,
+    /// Where the secrets of tasks are found.
+    pub secrets: SecretSource,
     /// How long a task may run without any worker.
     pub orphan_timeout: Duration,
     /// Told once when the server ends the session.
@@ -397,8 +401,8 @@ impl TaskRunner {
             Effect::StopStaging => drop(task.staging.take()),
             Effect::Launch => {
                 let launch = running::launch(around, &task.assignment, &task.folder);
-                let shims = around.options.shims.clone();
-                self.watch(task_id, async move { shims.launch(launch).await }, ctx);
+                let spec = Arc::clone(&task.assignment.spec);
+                self.watch(task_id, running::hand_over(Arc::clone(around), spec, launch), ctx);
             }
             Effect::StopShim { cause, now } => {
                 // The errand is gone only when the task has ended.
@@ -441,7 +445,7 @@ impl TaskRunner {
     fn watch(
         &mut self,
         task_id: TaskId,
-        process: impl Future<Output = Result<TaskProcess, ProcessError>> + 'static,
+        process: impl Future<Output = Result<TaskProcess, LaunchError>> + 'static,
         ctx: &mut Context<Self>,
     ) {
         let Some(task) = self.tasks.get_mut(&task_id) else {

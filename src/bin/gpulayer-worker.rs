@@ -8,6 +8,7 @@ use clap::Parser;
 use gpulayer::client::Endpoint;
 use gpulayer::client::http_channel::HttpChannel;
 use gpulayer::client::worker_channel::SessionEnd;
+use gpulayer::config::{ConfigError, SecretSource, Settings};
 use gpulayer::contract::quantity::Cpus;
 use gpulayer::contract::worker::WorkerKind;
 use gpulayer::domain::disk::Watermarks;
@@ -70,7 +71,14 @@ fn main() -> anyhow::Result<()> {
     let name =
         flags.name.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let folder = std::path::absolute(&flags.folder).context("cannot tell where --folder is")?;
+    // A service may run without a home; it has no table of secrets then.
+    let secrets = match Settings::load() {
+        Ok(settings) => settings.secret_source(false),
+        Err(ConfigError::NoHome) => SecretSource::default(),
+        Err(error) => return Err(error.into()),
+    };
     let options = WorkerOptions {
+        secrets,
         labels: flags.labels.into_iter().collect(),
         cpus: flags.cpus,
         disk: Watermarks { min_free_bytes: flags.min_free, evict_below_bytes: flags.evict_below },

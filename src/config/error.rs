@@ -55,13 +55,25 @@ pub enum ConfigError {
         /// What the system said.
         source: io::Error,
     },
-    /// The configuration file is not TOML.
-    #[error("{path} is not valid TOML", path = .path.display())]
+    /// The configuration file is not TOML. The line itself is not shown: it may hold a secret.
+    #[error("{path}, line {line}: {why}", path = .path.display())]
     NotToml {
         /// Which.
         path: PathBuf,
-        /// Where and why.
-        source: Box<toml::de::Error>,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong there.
+        why: String,
+    },
+    /// An entry of the `[secrets]` table that is none.
+    #[error("{path}: `{key}` in [secrets] is not {expected}", path = .path.display())]
+    BadSecret {
+        /// Which file.
+        path: PathBuf,
+        /// Which entry; `secrets` = the table itself.
+        key: String,
+        /// What is allowed.
+        expected: &'static str,
     },
     /// A key that means nothing.
     #[error("{path}: there is no setting `{key}`{hint}", path = .path.display())]

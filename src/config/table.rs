@@ -6,7 +6,7 @@ use std::path::Path;
 
 use toml::Value;
 
-use super::{ConfigError, Places, Settings};
+use super::{ConfigError, Places, Settings, secrets};
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::spec::{human, nearest};
@@ -20,6 +20,7 @@ enum Kind {
     Bytes,
     Seconds,
     Cpus,
+    Switch,
 }
 
 impl Kind {
@@ -31,6 +32,7 @@ impl Kind {
             Kind::Bytes => "a number of bytes, or a size such as `2GiB`",
             Kind::Seconds => "a number of seconds above 0",
             Kind::Cpus => "a number of CPUs above 0 with up to 3 decimals",
+            Kind::Switch => "`true` or `false`",
         }
     }
 }
@@ -72,6 +74,7 @@ settings! {
     "idle_exit_s" "GPULAYER_IDLE_EXIT_S" "600" Seconds "An on-demand daemon with nothing queued, running or asked leaves after this long.";
     "http_threads" "GPULAYER_HTTP_THREADS" "1" Count "Threads that serve HTTP.";
     "worker_cpus" "GPULAYER_WORKER_CPUS" "" Cpus "CPUs the daemon's own worker offers; all of the machine's when not set.";
+    "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
 }
 
 /// Reads `config.toml`; an absent file is an empty one.
@@ -81,15 +84,34 @@ pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
         Err(absent) if absent.kind() == std::io::ErrorKind::NotFound => return Ok(toml::Table::new()),
         Err(source) => return Err(ConfigError::Unreadable { path: path.to_owned(), source }),
     };
-    let table: toml::Table = text
-        .parse()
-        .map_err(|source| ConfigError::NotToml { path: path.to_owned(), source: Box::new(source) })?;
-    if let Some(key) = table.keys().find(|key| !SETTINGS.iter().any(|setting| setting.key == *key)) {
-        let near = nearest(key, SETTINGS.iter().map(|setting| setting.key));
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let before = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..before].iter().filter(|byte| **byte == b'\n').count() + 1;
+        ConfigError::NotToml { path: path.to_owned(), line, why: error.message().to_owned() }
+    })?;
+    let keys = || SETTINGS.iter().map(|setting| setting.key).chain([secrets::TABLE]);
+    if let Some(key) = table.keys().find(|key| keys().all(|known| known != *key)) {
+        let near = nearest(key, keys());
         let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         return Err(ConfigError::UnknownKey { path: path.to_owned(), key: key.clone(), hint });
     }
+    check_secrets(path, &table)?;
     Ok(table)
+}
+
+/// The values themselves are read when a task needs them.
+fn check_secrets(path: &Path, file: &toml::Table) -> Result<(), ConfigError> {
+    let bad = |key: &str, expected| {
+        Err(ConfigError::BadSecret { path: path.to_owned(), key: key.to_owned(), expected })
+    };
+    match file.get(secrets::TABLE) {
+        None => Ok(()),
+        Some(Value::Table(table)) => match table.iter().find(|(_, entry)| !secrets::is_entry(entry)) {
+            Some((key, _)) => bad(key, secrets::ENTRY),
+            None => Ok(()),
+        },
+        Some(_) => bad(secrets::TABLE, "a table of names and values"),
+    }
 }
 
 /// Decides every setting.
@@ -120,6 +142,11 @@ pub(super) fn settle(
         worker_cpus_millis: given.optional("worker_cpus", |value| {
             let millis = (number(value)? * 1000.0).round();
             (1.0..=4e9).contains(&millis).then_some(millis as u32)
+        })?,
+        allow_spec_secret_refs: given.required("allow_spec_secret_refs", |value| match value {
+            Value::Boolean(set) => Some(*set),
+            Value::String(text) => text.parse().ok(),
+            _ => None,
         })?,
         places,
     })
@@ -203,6 +230,25 @@ fn seconds(value: &Value) -> Option<Seconds> {
     (seconds.millis() > 0).then_some(seconds)
 }
 
+const SECRETS_PAGE: &str = r#"
+## Secrets
+
+A worker looks up the secrets that jobs ask for by name in the `[secrets]` table of its own `config.toml`. For the
+daemon's own worker that is the daemon's file; `gpulayer-worker` reads the one under its `GPULAYER_HOME`.
+
+```toml
+[secrets]
+HF_TOKEN = "hf_…"                              # the value itself: the file must have mode 0600
+WANDB_API_KEY = { file = "/run/secrets/wandb" } # a file; line ends behind the value are left out
+DB_PASSWORD = { env = "DB_PASSWORD" }           # a variable of the worker's own environment
+```
+
+`gpulayer run --secret HF_TOKEN=name:HF_TOKEN …` gives a job one of them as a variable. The table is read anew for
+every task, so a changed value counts from the next task on; a new name is known to the scheduler after one heartbeat.
+A value has 8 bytes to 64 KiB. A table that `gpulayer` cannot read is an error that names the key and the line, never
+the value.
+"#;
+
 /// The page `docs/CONFIG.md`.
 pub fn markdown() -> String {
     let mut page = String::from(
@@ -221,5 +267,6 @@ pub fn markdown() -> String {
         page +=
             &format!("| `{}` | `{}` | {default} | {} |\n", setting.key, setting.variable, setting.meaning);
     }
+    page += SECRETS_PAGE;
     page
 }

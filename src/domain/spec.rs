@@ -2,6 +2,7 @@
 //! allowed there. `reader` is the layer that collects faults; the other rooms each read one part of a spec;
 //! `supported` is the one list of what this build does not have yet; `human` takes `80GB` and `90m`.
 
+mod credentials;
 mod environment;
 mod files;
 pub mod human;

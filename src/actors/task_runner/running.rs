@@ -2,16 +2,18 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::folder::TaskFolder;
 use super::{Surroundings, pause::Pause};
+use crate::config::secrets::SecretsError;
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{Assignment, StopReason};
 use crate::contract::quantity::Seconds;
-use crate::contract::spec::Workload;
+use crate::contract::spec::{JobSpec, Workload};
 use crate::domain::task_run::{Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment};
 use crate::process::{
     ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, SpoolReader, StopCause, TaskProcess,
@@ -55,9 +57,45 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
     }
 }
 
+/// Why a task could not be handed to a shim.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LaunchError {
+    /// The shim.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// Secrets that are not there.
+    #[error("{missing} (on worker {worker})")]
+    Secrets {
+        /// Which.
+        missing: SecretsError,
+        /// Where.
+        worker: String,
+    },
+    /// The search for them was cut short.
+    #[error("the secrets could not be looked up")]
+    Interrupted(#[source] tokio::task::JoinError),
+}
+
+/// Hands a task to a shim, with its secrets: looked up now, and nowhere kept.
+pub(super) async fn hand_over(
+    around: Arc<Surroundings>,
+    spec: Arc<JobSpec>,
+    mut launch: Launch,
+) -> Result<TaskProcess, LaunchError> {
+    if !spec.secrets.is_empty() {
+        let source = around.options.secrets.clone();
+        let resolved = tokio::task::spawn_blocking(move || source.resolve(&spec.secrets)).await;
+        launch.secrets = resolved.map_err(LaunchError::Interrupted)?.map_err(|missing| {
+            let worker = around.options.capabilities.hostname.clone();
+            LaunchError::Secrets { missing, worker }
+        })?;
+    }
+    Ok(around.options.shims.launch(launch).await?)
+}
+
 /// Tells what a task's process does until its end, and passes stop orders on to it.
 pub(super) async fn watch(
-    process: impl Future<Output = Result<TaskProcess, ProcessError>>,
+    process: impl Future<Output = Result<TaskProcess, LaunchError>>,
     folder: &TaskFolder,
     mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),

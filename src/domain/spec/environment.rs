@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::reader::{Node, Pointer, Reader, quoted};
-use super::{limits, paths};
+use super::{credentials, limits, paths};
 use crate::contract::spec::{JobSpec, Python, Run, Secret, Workload};
+use crate::domain::secrets::SecretRef;
 
 /// Profiles by name.
 const PROFILES: &[&str] = &["cpu", "pytorch-cpu", "pytorch-cuda", "pytorch-mps", "pytorch-rocm", "mlx"];
@@ -12,6 +13,10 @@ const PROFILES: &[&str] = &["cpu", "pytorch-cpu", "pytorch-cuda", "pytorch-mps",
 /// Which GPUs a program sees is GPUlayer's to say: it grants them.
 const DEVICE_VARIABLES: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+
+/// What every task is given besides: without it, or with something else in it, programs fail in odd ways.
+const OF_THE_WORKER: [&str; 6] =
+    ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_DEVICE_ORDER"];
 
 /// What the worker sets itself.
 const RESERVED_PREFIX: &str = "GPULAYER_";
@@ -30,14 +35,8 @@ pub(super) fn env(reader: &mut Reader, node: Node<'_>, with_gpus: bool) -> Optio
                 "set by GPUlayer to the GPUs it grants; leave it out and ask with `resources.gpus` (an empty value is allowed without GPUs)",
             );
         }
-        if looks_like_credential(name, value) {
-            reader.warn(
-                node.at,
-                format!(
-                    "{} looks like a credential; values in `env` are stored with the job and shown to everyone who may read it. `secrets` is meant for it and not built yet: until then let the program read it from a file on the worker",
-                    quoted(name)
-                ),
-            );
+        if let Some(advice) = credentials::advice(name, value) {
+            reader.warn(node.at, advice);
         }
         Some(value.to_owned())
     })
@@ -70,15 +69,6 @@ pub(super) fn check_size(reader: &mut Reader, at: Pointer<'_>, spec: &JobSpec) {
     }
 }
 
-fn looks_like_credential(name: &str, value: &str) -> bool {
-    const NAMES: [&str; 6] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "ACCESS_KEY"];
-    const VALUES: [&str; 6] = ["hf_", "sk-", "ghp_", "github_pat_", "glpat-", "AKIA"];
-    let upper = name.to_ascii_uppercase();
-    let by_name = NAMES.iter().any(|part| upper.ends_with(part) || upper.contains(&format!("{part}_")));
-    let by_value = value.len() >= 16 && VALUES.iter().any(|prefix| value.starts_with(prefix));
-    !value.is_empty() && (by_name || by_value)
-}
-
 pub(super) fn secrets(
     reader: &mut Reader,
     node: Node<'_>,
@@ -89,7 +79,16 @@ pub(super) fn secrets(
         let fields = reader.fields(node, &["name", "ref"])?;
         let name = fields.require(reader, "name", "the variable the task sees", |reader, node| {
             let name = reader.text(node)?;
+            if !is_identifier(name) {
+                return reader.invalid(
+                    node.at,
+                    "the name of a secret is a variable's: letters, digits and `_`, not beginning with a digit",
+                );
+            }
             check_name(reader, node.at, name);
+            if DEVICE_VARIABLES.contains(&name) || OF_THE_WORKER.contains(&name) {
+                return reader.invalid(node.at, format!("{} is no secret; the worker sets it", quoted(name)));
+            }
             if env.contains_key(name) {
                 return reader
                     .invalid(node.at, format!("{} is in `env` too; keep one of them", quoted(name)));
@@ -104,14 +103,25 @@ pub(super) fn secrets(
     })
 }
 
-const SECRET_ALLOWED: &str = "`name:NAME` (from the worker's own table), `env:NAME` or `file:PATH`";
+const SECRET_ALLOWED: &str =
+    "`name:NAME` (from the worker's own [secrets] table), `env:NAME` or `file:/PATH` (absolute)";
 
 fn secret_reference(reader: &mut Reader, node: Node<'_>) -> Option<String> {
-    let given = reader.nul_free(node)?;
-    match given.split_once(':') {
-        Some(("name" | "env" | "file", source)) if !source.is_empty() => Some(given.to_owned()),
-        _ => reader.invalid(node.at, format!("{} is not {SECRET_ALLOWED}", quoted(given))),
+    let given = reader.line(node, limits::PATH_BYTES)?;
+    if SecretRef::parse(&given).is_some() {
+        return Some(given);
     }
+    // What was given may be the secret itself, so it is not repeated.
+    let hint = match given.split_once(':') {
+        Some(("file", _)) => "; a file is given by its absolute path on the worker",
+        _ => "; a value itself is never part of a spec",
+    };
+    reader.invalid(node.at, format!("expected {SECRET_ALLOWED}{hint}"))
+}
+
+fn is_identifier(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    name.bytes().next().is_some_and(letter) && name.bytes().all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
 pub(super) fn python(reader: &mut Reader, node: Node<'_>) -> Option<Box<Python>> {

@@ -29,7 +29,6 @@ const NOT_YET: &[NotYet] = &[
     row(&["resources", "disk_bytes"], blank, "disk space as a resource"),
     row(&["resources", "frameworks"], blank, "frameworks as a requirement"),
     row(&["profile"], |value| value == "cpu" || blank(value), "profiles other than `cpu`"),
-    row(&["secrets"], blank, "secrets"),
     row(&["python"], blank, "Python environments"),
     row(&["retry", "memory_growth"], blank, "growing memory requests"),
     row(&["depends_on"], blank, "dependencies"),

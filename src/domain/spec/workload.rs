@@ -1,7 +1,7 @@
 //! What runs: a command or a Python function.
 
 use super::reader::{Fields, Node, Reader};
-use super::{limits, paths};
+use super::{credentials, limits, paths};
 use crate::contract::artifact::{ARTIFACT_PREFIX, Digest};
 use crate::contract::spec::{Command, Function, Run, Serializer, Workload};
 
@@ -51,6 +51,9 @@ fn argument(reader: &mut Reader, node: Node<'_>, index: usize) -> Option<String>
     let text = argument_text(reader, node)?;
     if index == 0 && text.is_empty() {
         return reader.invalid(node.at, "an empty name; the first entry is the program to run");
+    }
+    if let Some(advice) = credentials::advice_on_argument(&text) {
+        reader.warn(node.at, advice);
     }
     Some(text)
 }
