@@ -236,6 +236,10 @@ fn what_it_finds_around_it() {
         ),
         (&["/secrets/0/ref"], with(json!({"secrets": [{"name": "K", "ref": "vault"}]}))),
         (&["/secrets/0/ref"], with(json!({"secrets": [{"name": "K", "ref": "file:"}]}))),
+        (&["/secrets/0/ref"], with(json!({"secrets": [{"name": "K", "ref": "file:relative"}]}))),
+        (&["/secrets/0/name"], with(json!({"secrets": [{"name": "GPULAYER_X", "ref": "name:K"}]}))),
+        (&["/secrets/0/name"], with(json!({"secrets": [{"name": "PATH", "ref": "name:K"}]}))),
+        (&["/secrets/0/name"], with(json!({"secrets": [{"name": "1K", "ref": "name:K"}]}))),
         (&["/python"], with(json!({"python": {"requirements": ["a"], "uv": "."}, "name": "x"}))),
     ];
     let (uv, rest) = invalid.split_last().unwrap();
@@ -394,6 +398,25 @@ fn what_looks_like_a_credential_is_warned_about() {
     }})));
     let pointers: Vec<&str> = read.warnings.iter().map(|warning| warning.pointer.as_str()).collect();
     assert_eq!(pointers, ["/env/DB_PASSWORD", "/env/HARMLESS", "/env/HF_TOKEN"]);
+}
+
+#[test]
+fn a_secret_given_in_the_place_of_its_reference_is_not_repeated() {
+    let found = faults(&with(json!({"secrets": [{"name": "K", "ref": "hf_0123456789abcdef"}]})));
+    assert_eq!(found[0].pointer, "/secrets/0/ref");
+    assert!(!found[0].detail.contains("hf_"), "{found:?}");
+    let read = good(&with(json!({"secrets": [{"name": "K", "ref": "name:HF_TOKEN"}]})));
+    assert_eq!((read.spec.secrets.len(), read.warnings.len()), (1, 0));
+}
+
+#[test]
+fn a_credential_among_the_arguments_is_warned_about() {
+    let read = good(&json!({"workload": {"command": {"argv": [
+        "psql", "postgres://me:hunter2@db/x", "--key=ghp_0123456789abcdef", "https://example.org/a@b",
+    ]}}}));
+    let pointers: Vec<&str> = read.warnings.iter().map(|warning| warning.pointer.as_str()).collect();
+    assert_eq!(pointers, ["/workload/command/argv/1", "/workload/command/argv/2"]);
+    assert!(read.warnings.iter().all(|warning| !warning.detail.contains("hunter2")));
 }
 
 #[test]

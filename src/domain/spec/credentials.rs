@@ -24,26 +24,26 @@ const HARMLESS_NAMES: &[&str] = &["PWD", "OLDPWD"];
 
 /// How the keys of known services begin, and how long they are at least.
 const VALUE_STARTS: &[(&str, usize)] = &[
-    ("hf_", 20),
-    ("sk-", 20),
-    ("ghp_", 20),
-    ("gho_", 20),
-    ("ghs_", 20),
-    ("github_pat_", 20),
-    ("glpat-", 20),
-    ("xoxb-", 20),
-    ("xoxp-", 20),
-    ("AKIA", 20),
-    ("ASIA", 20),
+    ("hf_", 16),
+    ("sk-", 16),
+    ("ghp_", 16),
+    ("gho_", 16),
+    ("ghs_", 16),
+    ("github_pat_", 16),
+    ("glpat-", 16),
+    ("xoxb-", 16),
+    ("xoxp-", 16),
+    ("AKIA", 16),
+    ("ASIA", 16),
     ("AIza", 30),
-    ("ya29.", 20),
-    ("glc_", 20),
-    ("glj_", 20),
-    ("gls_", 20),
-    ("gli_", 20),
-    ("npm_", 20),
-    ("pypi-", 20),
-    ("dckr_pat_", 20),
+    ("ya29.", 16),
+    ("glc_", 16),
+    ("glj_", 16),
+    ("gls_", 16),
+    ("gli_", 16),
+    ("npm_", 16),
+    ("pypi-", 16),
+    ("dckr_pat_", 16),
 ];
 
 /// What to say about a variable that looks like a credential.
@@ -79,7 +79,7 @@ fn by_name(name: &str, value: &str) -> bool {
 /// What no secret looks like: nothing, a word for yes or no, a number, a path, a reference to something else.
 fn is_plain(value: &str) -> bool {
     let words = ["true", "false", "yes", "no", "on", "off", "none", "null"];
-    value.len() < 4
+    value.is_empty()
         || words.contains(&value.to_ascii_lowercase().as_str())
         || value.len() < 12 && value.parse::<f64>().is_ok()
         || ["/", "./", "../", "~/", "$"].iter().any(|start| value.starts_with(start))
