@@ -19,7 +19,9 @@ mod unpack;
 mod upload;
 
 pub use beneath::{RelativePath, RelativePathError, open_beneath, open_folder};
-pub use collect::{CollectError, Collected, CollectedContent, CollectedFile, collect};
+pub use collect::{
+    CollectError, Collected, CollectedContent, CollectedFile, collect, collect_in_real_folder,
+};
 pub use copy::digest_of;
 pub use error::ArtifactError;
 pub use place::place_input;

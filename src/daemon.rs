@@ -34,11 +34,13 @@ use crate::worker::{Farewell, Worker, WorkerHandle, WorkerOptions};
 
 /// Runs a daemon until it is told to stop. Blocks; call it from a thread without a runtime.
 pub fn run(options: DaemonOptions) -> Result<(), DaemonError> {
-    System::new().block_on(async {
+    let state = options.settings.places.state.clone();
+    let outcome = System::new().block_on(async {
         let outcome = live(options).await;
         actors::let_them_start().await;
         outcome
-    })
+    });
+    outcome.map_err(|error| error.with_room_of(&state))
 }
 
 async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {

@@ -56,7 +56,11 @@ impl Store {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state_folder).map_err(|source| {
             StoreError::File { act: "create the folder", path: state_folder.to_owned(), source }
         })?;
+        let ballast = Arc::new(Ballast::new(state_folder, space::DEFAULT_BALLAST_BYTES));
         let lock = Arc::new(StateLock::take(state_folder)?);
+        if ballast.give_way() {
+            tracing::warn!(folder = %state_folder.display(), "the disk is full: released the ballast to start");
+        }
         let main = state_folder.join("gpulayer.db");
         let logs = state_folder.join("logs.db");
         // The newer schema is refused for either before anything is written to the other.
@@ -66,12 +70,7 @@ impl Store {
         migrations::refuse_newer(&mut logs_connection, &logs, &migrations::LOGS)?;
         migrations::run(&mut main_connection, &main, migrations::MAIN)?;
         migrations::run(&mut logs_connection, &logs, migrations::LOGS)?;
-        Ok(Self {
-            folder: state_folder.to_owned(),
-            lock,
-            ballast: Arc::new(Ballast::new(state_folder, space::DEFAULT_BALLAST_BYTES)),
-            reads: Reads::new(Pool::new(main)),
-        })
+        Ok(Self { folder: state_folder.to_owned(), lock, ballast, reads: Reads::new(Pool::new(main)) })
     }
 
     /// The connection that writes. Make one and give it to the journal.

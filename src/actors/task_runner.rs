@@ -50,7 +50,7 @@ pub use kept::KeptWorkspaces;
 use outbox::Outbox;
 pub use pause::Pause;
 use reporting::Reported;
-pub use room::DiskRoom;
+pub use room::{DiskRoom, worker_ballast};
 use running::LaunchError;
 use spares::Spares;
 use trash::Trash;

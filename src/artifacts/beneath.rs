@@ -71,45 +71,100 @@ pub fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// Opens a regular file beneath `workspace` for reading. Links anywhere on the way, and anything that is not a
-/// regular file, are refused (`InvalidInput`), without waiting on a fifo.
+/// What a path may lead through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mounts {
+    /// A workspace is of one piece: whatever is mounted in it is not the task's to give.
+    Refused,
+    /// A person's own folder may hold other volumes.
+    Crossed,
+}
+
+/// Opens a regular file beneath `workspace` for reading. Links and mounts anywhere on the way, and anything that is
+/// not a regular file, are refused (`InvalidInput`), without waiting on a fifo.
 pub fn open_beneath(workspace: BorrowedFd<'_>, path: &RelativePath) -> io::Result<File> {
+    open_regular(workspace, path, Mounts::Refused)
+}
+
+/// As [`open_beneath`], where mounts may be crossed.
+pub(super) fn open_regular(
+    workspace: BorrowedFd<'_>,
+    path: &RelativePath,
+    mounts: Mounts,
+) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let file = match open_at(workspace, path.as_str(), flags, Mode::empty()) {
+    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let file = match open_at(workspace, path.as_str(), flags, Mode::empty(), mounts) {
         Ok(file) => File::from(file),
-        Err(Errno::LOOP | Errno::XDEV) => {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a link stands in the way"));
-        }
+        Err(Errno::LOOP) => return refused("a link stands in the way"),
+        Err(Errno::XDEV) => return refused("it lies on another volume, mounted in the workspace"),
         Err(errno) => return Err(errno.into()),
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        return refused("not a regular file");
     }
     Ok(file)
 }
 
-/// Opens `path` beneath `root`; `ELOOP` when a part of it is a link.
+/// The system takes no longer paths; what lies deeper is opened piece by piece.
+const LONGEST_BYTES: usize = 4000;
+
+/// Opens `path` beneath `root`; `ELOOP` when a part of it is a link, `EXDEV` when it leads into a mount that is not
+/// to be crossed.
 pub(super) fn open_at(
     root: BorrowedFd<'_>,
     path: &str,
     flags: OFlags,
     mode: Mode,
+    mounts: Mounts,
 ) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC;
-    let path = if path.is_empty() { "." } else { path };
+    let mut path = if path.is_empty() { "." } else { path };
+    let mut above: Option<OwnedFd> = None;
+    while path.len() > LONGEST_BYTES {
+        let mut end = LONGEST_BYTES;
+        while !path.is_char_boundary(end) {
+            end -= 1;
+        }
+        let Some(slash) = path[..end].rfind('/') else { break };
+        let from = above.as_ref().map_or(root, |folder| folder.as_fd());
+        let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        above = Some(open_once(from, &path[..slash], folder, Mode::empty(), mounts)?);
+        path = &path[slash + 1..];
+    }
+    open_once(above.as_ref().map_or(root, |folder| folder.as_fd()), path, flags, mode, mounts)
+}
+
+fn open_once(
+    root: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    mode: Mode,
+    mounts: Mounts,
+) -> rustix::io::Result<OwnedFd> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{ResolveFlags, openat2};
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        if mounts == Mounts::Refused {
+            resolve |= ResolveFlags::NO_XDEV;
+        }
         match openat2(root, path, flags, mode, resolve) {
             Err(Errno::NOSYS | Errno::PERM) => {}
             other => return other,
         }
     }
-    open_by_parts(root, path, flags, mode)
+    open_by_parts(root, path, flags, mode, mounts)
 }
 
-fn open_by_parts(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+/// Without `openat2`. A mount of the same volume (a bind mount) cannot be told from a folder here.
+fn open_by_parts(
+    root: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    mode: Mode,
+    mounts: Mounts,
+) -> rustix::io::Result<OwnedFd> {
     let (folders, last) = split(path);
     let on_the_way = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut at: Option<OwnedFd> = None;
@@ -123,10 +178,14 @@ fn open_by_parts(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) ->
         at = Some(next);
     }
     let from = at.as_ref().map_or(root, |fd| fd.as_fd());
-    openat(from, last, flags | OFlags::NOFOLLOW, mode).map_err(|errno| match errno {
+    let opened = openat(from, last, flags | OFlags::NOFOLLOW, mode).map_err(|errno| match errno {
         Errno::NOTDIR if is_link(from, last) => Errno::LOOP,
         other => other,
-    })
+    })?;
+    if mounts == Mounts::Refused && rustix::fs::fstat(&opened)?.st_dev != rustix::fs::fstat(root)?.st_dev {
+        return Err(Errno::XDEV);
+    }
+    Ok(opened)
 }
 
 fn is_link(folder: BorrowedFd<'_>, name: &str) -> bool {
@@ -137,7 +196,7 @@ fn is_link(folder: BorrowedFd<'_>, name: &str) -> bool {
 /// Opens a folder beneath `root`, making it and those above it when absent.
 pub(super) fn make_folders(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    match open_at(root, path, flags, Mode::empty()) {
+    match open_at(root, path, flags, Mode::empty(), Mounts::Crossed) {
         Err(Errno::NOENT) => {}
         other => return other,
     }
@@ -146,13 +205,13 @@ pub(super) fn make_folders(root: BorrowedFd<'_>, path: &str) -> rustix::io::Resu
         // The next prefix that ends at a slash, or the whole path.
         made = path[made..].find('/').map_or(path.len(), |length| made + length);
         let (above, name) = split(&path[..made]);
-        let folder = open_at(root, above, flags, Mode::empty())?;
+        let folder = open_at(root, above, flags, Mode::empty(), Mounts::Crossed)?;
         match mkdirat(&folder, name, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
         if made == path.len() {
-            return open_at(root, path, flags, Mode::empty());
+            return open_at(root, path, flags, Mode::empty(), Mounts::Crossed);
         }
         made += 1;
     }
@@ -194,8 +253,20 @@ mod tests {
         std::os::unix::fs::symlink("file", folder.path().join("real/deep/last")).unwrap();
         let root = open_folder(folder.path()).unwrap();
         for path in ["real/deep/file", "link/deep/file", "real/deep/last", "real/none"] {
-            let one = open_at(root.as_fd(), path, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty());
-            let other = open_by_parts(root.as_fd(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            let one = open_at(
+                root.as_fd(),
+                path,
+                OFlags::RDONLY | OFlags::NOFOLLOW,
+                Mode::empty(),
+                Mounts::Refused,
+            );
+            let other = open_by_parts(
+                root.as_fd(),
+                path,
+                OFlags::RDONLY | OFlags::CLOEXEC,
+                Mode::empty(),
+                Mounts::Refused,
+            );
             assert_eq!(one.map(drop), other.map(drop), "{path}");
         }
     }

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use globset::{GlobBuilder, GlobMatcher};
 use rustix::fs::FileType;
+use rustix::io::Errno;
 
-use super::beneath::{RelativePath, RelativePathError, join, open_beneath};
+use super::beneath::{Mounts, RelativePath, RelativePathError, join, open_regular};
 use super::links::{LinkEnd, follow};
 use super::listing::{Entry, list};
 use super::snapshot::Snapshot;
@@ -19,6 +20,8 @@ use crate::contract::spec::Output;
 /// Undeclared files and warnings beyond these numbers are counted, not listed.
 const MAX_UNDECLARED: usize = 1000;
 const MAX_WARNINGS: usize = 100;
+/// No system makes a file of a longer path.
+const LONGEST_PATH_BYTES: usize = 4000;
 
 /// What a workspace yields at a task's end.
 #[derive(Debug, Default)]
@@ -50,6 +53,7 @@ pub struct CollectedFile {
     pub mode: u32,
     /// Bytes or a link.
     pub content: CollectedContent,
+    mounts: Mounts,
 }
 
 /// What there is to store of it.
@@ -69,7 +73,7 @@ impl CollectedFile {
     pub fn open(&self, workspace: BorrowedFd<'_>) -> io::Result<File> {
         let path = RelativePath::new(&self.path)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        open_beneath(workspace, &path)
+        open_regular(workspace, &path, self.mounts)
     }
 
     /// As the job lists it. `stored` is the digest and length of what was stored; `None` for links.
@@ -121,15 +125,31 @@ pub enum CollectError {
 
 /// Finds everything beneath `workspace` that `outputs` declare, and what is new or changed since `before`. An
 /// output is a path or a glob (`*` stays within a folder, `**` does not); a folder stands for all beneath it.
+/// What is mounted in the workspace is left out.
 pub fn collect(
     workspace: BorrowedFd<'_>,
     outputs: &[Output],
     before: &Snapshot,
 ) -> Result<Collected, CollectError> {
+    walk(workspace, outputs, before, Mounts::Refused)
+}
+
+/// As [`collect`], in a person's own folder: other volumes may be mounted in it.
+pub fn collect_in_real_folder(folder: BorrowedFd<'_>, outputs: &[Output]) -> Result<Collected, CollectError> {
+    walk(folder, outputs, &Snapshot::default(), Mounts::Crossed)
+}
+
+fn walk(
+    workspace: BorrowedFd<'_>,
+    outputs: &[Output],
+    before: &Snapshot,
+    mounts: Mounts,
+) -> Result<Collected, CollectError> {
     let patterns = outputs.iter().map(Pattern::new).collect::<Result<Vec<_>, _>>()?;
     let found = vec![false; patterns.len()];
     let mut walk = Walk {
         workspace,
+        mounts,
         patterns,
         before,
         found,
@@ -169,6 +189,7 @@ impl<'a> Pattern<'a> {
 
 struct Walk<'a> {
     workspace: BorrowedFd<'a>,
+    mounts: Mounts,
     patterns: Vec<Pattern<'a>>,
     before: &'a Snapshot,
     found: Vec<bool>,
@@ -184,10 +205,14 @@ impl Walk<'_> {
         self.mark(&everything);
         let mut folders = vec![(String::new(), everything)];
         while let Some((folder, inherited)) = folders.pop() {
-            let listing = match list(self.workspace, &folder) {
+            let listing = match list(self.workspace, &folder, self.mounts) {
                 Ok(listing) => listing,
                 Err(errno) if folder.is_empty() => {
                     return Err(CollectError::Workspace { source: errno.into() });
+                }
+                Err(Errno::XDEV) => {
+                    self.warn(&inherited, &folder, "another volume is mounted there");
+                    continue;
                 }
                 Err(errno) => {
                     self.warn(&inherited, &folder, &format!("the folder cannot be listed: {errno}"));
@@ -240,12 +265,16 @@ impl Walk<'_> {
                 size_bytes,
                 mode: entry.stat.mode,
                 content: content.clone(),
+                mounts: self.mounts,
             });
         }
     }
 
     fn regular(&mut self, path: String, entry: &Entry, matching: &[usize]) {
-        if !matching.is_empty() {
+        if !matching.is_empty() && path.len() > LONGEST_PATH_BYTES {
+            self.mark(matching);
+            self.warn(matching, &path, "no computer could make a file with so long a path");
+        } else if !matching.is_empty() {
             self.add(&path, entry, matching, &CollectedContent::Regular);
         } else if !self.before.knows(&path, entry) {
             let size_bytes = entry.stat.size_bytes;

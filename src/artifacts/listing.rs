@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
-use super::beneath::open_at;
+use super::beneath::{Mounts, open_at};
 
 /// One name in a folder.
 pub(super) struct Entry {
@@ -37,8 +37,9 @@ pub(super) struct Listing {
 }
 
 /// Lists a folder beneath `root`.
-pub(super) fn list(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<Listing> {
-    let folder = open_at(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+pub(super) fn list(root: BorrowedFd<'_>, path: &str, mounts: Mounts) -> rustix::io::Result<Listing> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let folder = open_at(root, path, flags, Mode::empty(), mounts)?;
     let mut listing = Listing { entries: Vec::new(), unreadable_names: Vec::new(), folder };
     for found in Dir::read_from(&listing.folder)? {
         let found = found?;

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 
-use super::beneath::join;
+use super::beneath::{Mounts, join};
 use super::listing::{Entry, list};
 
 /// Every regular file with what changes when it is written to. Free for an empty workspace.
@@ -33,7 +33,7 @@ impl Snapshot {
         let mut files = HashMap::new();
         let mut folders = vec![String::new()];
         while let Some(folder) = folders.pop() {
-            let listing = match list(workspace, &folder) {
+            let listing = match list(workspace, &folder, Mounts::Refused) {
                 Ok(listing) => listing,
                 Err(errno) if folder.is_empty() => return Err(errno.into()),
                 Err(_) => continue,

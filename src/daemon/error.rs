@@ -5,7 +5,7 @@ use crate::artifacts::ArtifactError;
 use crate::config::ConfigError;
 use crate::credentials::RandomError;
 use crate::http::ServeError;
-use crate::store::StoreError;
+use crate::store::{StoreError, space};
 use crate::worker::WorkerError;
 
 /// What failed, by part.
@@ -32,6 +32,21 @@ pub enum DaemonError {
     /// Making tokens.
     #[error(transparent)]
     Random(#[from] RandomError),
+    /// The state folder's disk is full.
+    #[error(
+        "there is no room left on the disk of {} ({free_bytes} bytes free); everything acknowledged is there. \
+         Free some megabytes, then start the daemon again",
+        state.display()
+    )]
+    NoRoom {
+        /// The state folder.
+        state: std::path::PathBuf,
+        /// What is left.
+        free_bytes: u64,
+        /// What could not be done for it.
+        #[source]
+        source: Box<DaemonError>,
+    },
     /// Keeping a token where its owner finds it.
     #[error("cannot write the token file {}", path.display())]
     TokenFile {
@@ -41,4 +56,16 @@ pub enum DaemonError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl DaemonError {
+    /// Says that the disk is full when it is: what failed for it may be called anything.
+    pub(super) fn with_room_of(self, state: &std::path::Path) -> Self {
+        match space::free_bytes(state) {
+            Ok(free_bytes) if free_bytes < space::NEXT_TO_NOTHING_BYTES => {
+                Self::NoRoom { state: state.to_owned(), free_bytes, source: Box::new(self) }
+            }
+            _ => self,
+        }
+    }
 }

@@ -13,6 +13,9 @@ pub const DEFAULT_MIN_FREE_BYTES: u64 = 256 << 20;
 /// What the ballast holds back.
 pub const DEFAULT_BALLAST_BYTES: u64 = 64 << 20;
 
+/// With less than this left a database cannot even be opened for writing: its index of the log takes some.
+pub const NEXT_TO_NOTHING_BYTES: u64 = 1 << 20;
+
 /// Bytes an ordinary user can still write to the file system of `path`.
 pub fn free_bytes(path: &Path) -> Result<u64, StoreError> {
     let room = rustix::fs::statvfs(path).map_err(|errno| StoreError::File {
@@ -40,9 +43,25 @@ pub struct Level {
 }
 
 impl Ballast {
-    /// A ballast of so many bytes in this state folder. Nothing is written before [`Ballast::look`].
-    pub fn new(state_folder: &Path, bytes: u64) -> Self {
-        Self { path: state_folder.join("ballast"), bytes }
+    /// A ballast of so many bytes in this folder. Nothing is written before [`Ballast::look`].
+    pub fn new(folder: &Path, bytes: u64) -> Self {
+        Self::named(folder, "ballast", bytes)
+    }
+
+    /// The same under another name, for a folder that has one already.
+    pub(super) fn named(folder: &Path, name: &str, bytes: u64) -> Self {
+        Self { path: folder.join(name), bytes }
+    }
+
+    /// Frees the room when next to nothing is left beside it, so that a start finds some; whether it did.
+    pub fn give_way(&self) -> bool {
+        self.folder_is_full() && self.release()
+    }
+
+    /// Whether a write that failed there may have failed for lack of room, whatever it was called.
+    pub(super) fn folder_is_full(&self) -> bool {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        free_bytes(folder).is_ok_and(|free| free < NEXT_TO_NOTHING_BYTES)
     }
 
     /// Looks how much room there is, and takes the ballast again when it is gone and would leave enough.

@@ -95,6 +95,16 @@ impl Writer {
         Ok(())
     }
 
+    /// On a full disk SQLite says `disk is full` where its log cannot grow, and `disk I/O error` where the log's index
+    /// cannot.
+    fn lacked_room(&self, error: &StoreError) -> bool {
+        match error {
+            StoreError::Full { .. } => true,
+            StoreError::Commit { .. } => self.ballast.folder_is_full(),
+            _ => false,
+        }
+    }
+
     /// The time before which keys go with this batch. Time comes from the keys of the batch: there is no clock here.
     fn keys_to_prune(&self, batch: &[Change]) -> Option<Timestamp> {
         let now = batch.iter().rev().find_map(|change| match change {
@@ -111,8 +121,11 @@ impl CommitPort for Writer {
         match self.commit(batch, term) {
             // SQLite may have rolled back by itself, and then the connection's own idea of its transaction is
             // wrong: the second try gets a new one.
-            Err(StoreError::Full { source }) if self.ballast.release() => {
-                tracing::warn!(error = %source, "the disk is full: released the ballast");
+            Err(error) if self.lacked_room(&error) && self.ballast.release() => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the disk is full: released the ballast"
+                );
                 self.connection = connection::open(&self.path, Role::Writer)?;
                 self.commit(batch, term)
             }

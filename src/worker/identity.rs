@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::actors::task_runner::worker_ballast;
 use crate::client::worker_channel::Session;
 use crate::contract::ids::WorkerId;
+use crate::store::space::Ballast;
 
 /// A worker's folder, held by this process alone.
 #[derive(Debug)]
 pub(super) struct WorkerFolder {
     path: PathBuf,
+    ballast: Ballast,
     _lock: File,
 }
 
@@ -72,7 +75,7 @@ impl WorkerFolder {
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
         let lock = lock.map_err(failed("open", &lock_path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), ballast: worker_ballast(path), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(FolderError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(failed("lock", &lock_path)(source)),
         }
@@ -86,7 +89,13 @@ impl WorkerFolder {
     pub(super) fn begin_incarnation(&self) -> Result<(u64, Option<Session>), FolderError> {
         let mut identity = self.read()?;
         identity.incarnation += 1;
-        self.write(&identity)?;
+        if let Err(error) = self.write(&identity) {
+            // A full disk must not keep a worker from coming back to its running tasks.
+            if !self.ballast.release() {
+                return Err(error);
+            }
+            self.write(&identity)?;
+        }
         let session =
             identity.worker_id.map(|worker_id| Session { worker_id, token: identity.session_token });
         Ok((identity.incarnation, session))

@@ -6,4 +6,7 @@ mod collecting;
 mod stat_cache;
 mod store;
 mod trees;
+mod tricks;
 mod unpacking;
+#[path = "../support/volume.rs"]
+mod volume;

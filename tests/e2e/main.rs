@@ -4,6 +4,7 @@
 
 mod command_line;
 mod crashes;
+mod disk_full;
 mod far_worker;
 mod fault_matrix;
 mod files;
@@ -17,3 +18,5 @@ mod refusals;
 mod remote_worker;
 mod trees;
 mod twins;
+#[path = "../support/volume.rs"]
+mod volume;

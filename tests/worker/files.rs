@@ -146,3 +146,47 @@ fn a_real_folder_is_used_and_left_alone() {
     assert!(here.path().join("mine.txt").exists() && here.path().join("result.txt").exists());
     stop(worker);
 }
+
+#[test]
+fn an_input_is_fetched_once_whoever_asks_and_tasks_cannot_change_the_copy_that_is_kept() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let digest = artifact(&server, &vec![b'x'; 300_000]);
+    let spec = JobSpec {
+        inputs: vec![input(digest, "in.bin", InputMode::Rw)],
+        ..shell("test $(stat -c %h in.bin) = 1 && echo changed >> in.bin && sha256sum < /dev/null")
+    };
+    let together: Vec<_> = (0..4).map(|_| server.offer(spec.clone())).collect();
+    for task_id in together {
+        assert_eq!(server.finish_of(task_id).end.reason, EndReason::Completed);
+    }
+    assert_eq!(server.change(|record| record.fetches), 1, "four at once, one fetch");
+    stop(worker);
+
+    // Damaged while no worker looked, without a trace in size or time: hashed once after a start.
+    let kept = server.worker_folder().join("cache/sha256").join(digest.hex());
+    let modified = std::fs::metadata(&kept).unwrap().modified().unwrap();
+    let mut bytes = std::fs::read(&kept).unwrap();
+    assert_eq!(bytes.len(), 300_000, "what a task appended is not in it");
+    bytes[150_000] ^= 1;
+    let damage = |bytes: &[u8]| {
+        std::fs::remove_file(&kept).unwrap();
+        std::fs::write(&kept, bytes).unwrap();
+    };
+    damage(&bytes);
+    std::fs::File::options().write(true).open(&kept).unwrap().set_modified(modified).unwrap();
+    let worker = server.start_worker();
+    let check = JobSpec {
+        inputs: vec![input(digest, "in.bin", InputMode::Ro)],
+        ..shell(&format!("echo '{}  in.bin' | sha256sum -c", digest.hex()))
+    };
+    assert_eq!(server.run(check.clone()).1.end.reason, EndReason::Completed);
+    assert_eq!(server.change(|record| record.fetches), 2, "fetched again");
+    assert_eq!(server.run(check.clone()).1.end.reason, EndReason::Completed);
+    assert_eq!(server.change(|record| record.fetches), 2, "and not once more");
+    // Cut short while the worker runs.
+    damage(&bytes[..1000]);
+    assert_eq!(server.run(check).1.end.reason, EndReason::Completed);
+    assert_eq!(server.change(|record| record.fetches), 3);
+    stop(worker);
+}

@@ -41,6 +41,7 @@ pub struct Record {
     pub registrations: u32,
     pub resumes: Vec<ResumeRequest>,
     pub beats: Vec<HeartbeatRequest>,
+    pub fetches: u32,
     /// Tasks that finished before their last record was there.
     pub early: BTreeSet<TaskId>,
 }
@@ -276,11 +277,20 @@ impl WorkerChannel for Server {
         Box::pin(async { Err(ChannelError::SessionOver(SessionEnd::Revoked)) })
     }
 
-    fn fetch<'a>(&'a self, digest: Digest, _scratch: &'a Path) -> Calling<'a, File> {
+    fn fetch<'a>(&'a self, digest: Digest, scratch: &'a Path) -> Calling<'a, File> {
         Box::pin(async move {
             self.heard("fetch")?;
+            self.change(|record| record.fetches += 1);
             match self.artifacts.open_read(digest).unwrap() {
-                Some((file, _)) => Ok(file),
+                Some(_) => {
+                    let failed = |source| ChannelError::LocalFile {
+                        operation: "write",
+                        path: scratch.to_owned(),
+                        source,
+                    };
+                    self.artifacts.export_to(digest, scratch).unwrap();
+                    File::open(scratch).map_err(failed)
+                }
                 None => Err(ChannelError::Refused(Box::new(Problem::new(
                     ErrorCode::NotFound,
                     "no such artifact",

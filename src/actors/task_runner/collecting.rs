@@ -41,13 +41,14 @@ pub(super) async fn collect(around: Arc<Surroundings>, assignment: Assignment, f
 fn look(spec: &JobSpec, folder: &TaskFolder) -> Result<(Collected, OwnedFd), String> {
     let root = open_folder(&folder.root(spec))
         .map_err(|error| format!("the workspace cannot be opened: {error}"))?;
-    let mut collected =
-        artifacts::collect(root.as_fd(), &spec.outputs, &folder.before()).map_err(|error| said(&error))?;
-    if real_folder(spec).is_some() {
+    let collected = if real_folder(spec).is_some() {
+        let collected = artifacts::collect_in_real_folder(root.as_fd(), &spec.outputs);
         // What lies in a person's own folder is theirs, and stays.
-        collected.undeclared.clear();
-    }
-    Ok((collected, root))
+        collected.map(|collected| Collected { undeclared: Vec::new(), ..collected })
+    } else {
+        artifacts::collect(root.as_fd(), &spec.outputs, &folder.before())
+    };
+    Ok((collected.map_err(|error| said(&error))?, root))
 }
 
 /// The program removed its workspace, or made it unreadable.

@@ -13,6 +13,7 @@ use super::kept::{KeptWorkspaces, Place};
 use crate::clock;
 use crate::contract::artifact::Digest;
 use crate::domain::disk::{self, Entry, Volume, Watermarks};
+use crate::store::space::Ballast;
 
 /// The room of one worker; clones share it.
 #[derive(Debug, Clone)]
@@ -26,6 +27,7 @@ struct Shared {
     marks: Watermarks,
     cache: Cache,
     kept: KeptWorkspaces,
+    ballast: Ballast,
     unhealthy: Mutex<Option<String>>,
     /// One look at a time.
     looking: Mutex<Stuck>,
@@ -42,6 +44,11 @@ enum Key {
     Kept(Place),
 }
 
+/// Room held back in a worker's folder, so that it can start again there when its disk is full.
+pub fn worker_ballast(folder: &Path) -> Ballast {
+    Ballast::new(folder, 1 << 20)
+}
+
 impl DiskRoom {
     /// The room of the worker in this folder. Nothing was looked at yet.
     pub fn new(folder: &Path, marks: Watermarks) -> Self {
@@ -50,6 +57,7 @@ impl DiskRoom {
             marks,
             cache: Cache::new(folder.join("cache")),
             kept: KeptWorkspaces::new(folder.join("kept")),
+            ballast: worker_ballast(folder),
             unhealthy: Mutex::default(),
             looking: Mutex::default(),
         };
@@ -80,6 +88,9 @@ impl DiskRoom {
                 self.make_room(volume, *device, &mut stuck.0);
             }
             volumes = self.volumes();
+        }
+        if let Err(error) = self.shared.ballast.look(self.shared.marks.min_free_bytes) {
+            tracing::debug!(error = &error as &dyn std::error::Error, "no ballast");
         }
         let volumes: Vec<Volume> = volumes.into_iter().map(|(volume, _)| volume).collect();
         let found = disk::unhealthy(&volumes, self.shared.marks);

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Access, AtFlags, FileType, accessat, readlinkat};
 
-use super::super::beneath::{join, open_folder};
+use super::super::beneath::{Mounts, join, open_folder};
 use super::super::links::{LinkEnd, follow, stays_inside};
 use super::super::listing::{Entry, FileStat, Listing, list};
 use super::ignores::Rules;
@@ -90,7 +90,7 @@ impl Walk {
     fn run(&mut self) -> Result<(), BundleError> {
         let mut folders: Vec<(String, Option<Rc<Rules>>)> = vec![(String::new(), None)];
         while let Some((path, above)) = folders.pop() {
-            let listing = match list(self.folder.as_fd(), &path) {
+            let listing = match list(self.folder.as_fd(), &path, Mounts::Crossed) {
                 Ok(listing) => listing,
                 Err(errno) if path.is_empty() => return Err(BundleError::at("list", &self.root)(errno)),
                 Err(_) => {
@@ -228,7 +228,7 @@ impl Walk {
             if self.measure_budget == 0 {
                 return (size_bytes, true);
             }
-            let Ok(listing) = list(self.folder.as_fd(), &folder) else { continue };
+            let Ok(listing) = list(self.folder.as_fd(), &folder, Mounts::Crossed) else { continue };
             self.measure_budget = self.measure_budget.saturating_sub(listing.entries.len().max(1));
             for entry in listing.entries {
                 match entry.kind {

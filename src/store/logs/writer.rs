@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::store::checkpoint::Checkpointer;
 use crate::store::connection::{self, Role};
 use crate::store::error::StoreError;
 use crate::store::forms::signed;
+use crate::store::space::Ballast;
 
 /// Jobs whose logs' ends are kept in memory, before the least used are forgotten (and read again when they go on).
 /// Each holds up to 16 KiB of lines.
@@ -28,6 +29,11 @@ const KEPT_CURSORS: usize = 512;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const PAGE_BYTES: u64 = 4096;
+/// Held back on the log's volume, so that the last lines of what runs fit when it is full: a task does not end before
+/// they are stored.
+const BALLAST_BYTES: u64 = 16 << 20;
+/// The ballast is taken again when so much is left beside it.
+const BALLAST_BESIDE_BYTES: u64 = 256 << 20;
 
 /// What the writer is asked for.
 pub enum Order {
@@ -75,6 +81,8 @@ pub struct LogWriter {
     path: PathBuf,
     connection: SqliteConnection,
     checkpointer: Checkpointer,
+    ballast: Ballast,
+    ballast_is_gone: bool,
     cursors: HashMap<JobId, Kept>,
     round: u64,
 }
@@ -88,7 +96,20 @@ impl LogWriter {
     pub fn open(shared: Arc<Shared>, path: PathBuf) -> Result<Self, StoreError> {
         let connection = connection::open(&path, Role::Writer)?;
         let checkpointer = Checkpointer::start(&path)?;
-        Ok(Self { shared, path, connection, checkpointer, cursors: HashMap::new(), round: 0 })
+        // Beside the file itself, which may be a link to another volume.
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let ballast = Ballast::named(real.parent().unwrap_or(Path::new(".")), "ballast-logs", BALLAST_BYTES);
+        ballast.look(BALLAST_BESIDE_BYTES)?;
+        Ok(Self {
+            shared,
+            path,
+            connection,
+            checkpointer,
+            ballast,
+            ballast_is_gone: false,
+            cursors: HashMap::new(),
+            round: 0,
+        })
     }
 
     /// Runs until the queue is closed and empty.
@@ -98,6 +119,11 @@ impl LogWriter {
                 match self.commit(&orders) {
                     Ok(numbers) => break numbers,
                     Err(error) => {
+                        let full = matches!(error, StoreError::Full { .. }) || self.ballast.folder_is_full();
+                        if full && self.ballast.release() {
+                            self.ballast_is_gone = true;
+                            tracing::warn!("the log's disk is full: released its ballast");
+                        }
                         let error = &error as &dyn std::error::Error;
                         tracing::error!(error, "log lines wait: a commit failed");
                     }
@@ -106,6 +132,10 @@ impl LogWriter {
                     return;
                 }
             };
+            if self.ballast_is_gone && self.ballast.look(BALLAST_BESIDE_BYTES).is_ok_and(|level| !level.full)
+            {
+                self.ballast_is_gone = false;
+            }
             self.tell_watchers();
             for (order, next_n) in orders.into_iter().zip(numbers) {
                 // An asker that has gone asks again.
