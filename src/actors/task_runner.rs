@@ -105,6 +105,8 @@ struct Task {
     stops: Option<mpsc::UnboundedSender<(StopReason, bool)>>,
     /// Dropped to stop the errand that stages.
     staging: Option<oneshot::Sender<()>>,
+    /// Dropped to stop the errand that brings outputs.
+    collecting: Option<oneshot::Sender<()>>,
     /// Away while a batch of log records is being sent.
     spool: Option<SpoolReader>,
 }
@@ -399,6 +401,7 @@ impl TaskRunner {
                 send_back(task_id, errand, ctx.address());
             }
             Effect::StopStaging => drop(task.staging.take()),
+            Effect::StopCollecting => drop(task.collecting.take()),
             Effect::Launch => {
                 let launch = running::launch(around, &task.assignment, &task.folder);
                 let spec = Arc::clone(&task.assignment.spec);
@@ -423,8 +426,10 @@ impl TaskRunner {
                 if collecting::nothing_to_collect(&task.assignment.spec, &task.folder) {
                     self.on(task_id, Event::Collected(Collection::default()), ctx);
                 } else {
-                    let errand =
-                        collecting::collect(Arc::clone(around), task.assignment.clone(), task.folder.clone());
+                    let (stop, stopped) = oneshot::channel();
+                    task.collecting = Some(stop);
+                    let (assignment, folder) = (task.assignment.clone(), task.folder.clone());
+                    let errand = collecting::collect(Arc::clone(around), assignment, folder, stopped);
                     send_back(task_id, errand, ctx.address());
                 }
             }
@@ -515,14 +520,12 @@ impl TaskRunner {
     }
 
     fn keep_workspace(&self, task: Task) {
-        let (kept, trash) = (self.around.options.room.kept(), self.around.trash.clone());
+        let kept = self.around.options.room.kept();
         let ttl = task.assignment.spec.workspace_ttl_s;
         off_thread(move || {
+            // Then it stays where it is, and the next start of the worker tries again.
             if let Err(error) = kept.keep(&task.folder, task.assignment.job_id, clock::now(), ttl) {
-                tracing::warn!(path = %task.folder.path().display(), %error, "a workspace cannot be kept; it is removed");
-                if let Err(error) = trash.throw(task.folder.path()) {
-                    trash::tell(&error);
-                }
+                tracing::warn!(path = %task.folder.path().display(), %error, "a workspace cannot be kept");
             }
         });
     }
@@ -542,7 +545,7 @@ impl TaskRunner {
 impl Task {
     fn new(assignment: Assignment, folder: TaskFolder, run: TaskRun) -> Self {
         let spool = Some(SpoolReader::open(folder.path()));
-        Self { assignment, folder, run, phase: None, stops: None, staging: None, spool }
+        Self { assignment, folder, run, phase: None, stops: None, staging: None, collecting: None, spool }
     }
 }
 

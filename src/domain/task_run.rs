@@ -116,6 +116,8 @@ pub enum Effect {
     },
     /// Look for outputs and undeclared files, and bring the outputs to the server.
     Collect,
+    /// Bring no more of them; still answered by `Collected`, in which what was not brought is named.
+    StopCollecting,
     /// Remove the task's folder; nothing more is needed of it.
     RemoveFolder,
     /// Keep the workspace for those who want its undeclared files, and remove the rest.
@@ -395,6 +397,8 @@ impl TaskRun {
         match self.stage {
             Stage::Staging => effects.push(Effect::StopStaging),
             Stage::Executing => effects.push(Effect::StopShim { cause, now }),
+            // The exit stands as it is; only who is in a hurry gives its outputs up.
+            Stage::Collecting(_) if now => effects.push(Effect::StopCollecting),
             Stage::Starting
             | Stage::Launching
             | Stage::Draining(_)

@@ -1,7 +1,7 @@
 //! Full disks, as small volumes of their own: the worker's, the daemon's, the artifacts', the log's. Each is filled,
 //! the state that follows is looked at, room is made, and everything goes on without a restart.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use gpulayer::contract::end::EndReason;
@@ -9,38 +9,18 @@ use gpulayer::contract::ids::JobId;
 use gpulayer::contract::job::{Job, JobState};
 use serde_json::{Value, json};
 
-use crate::house::{GPULAYER, House, eventually, shell};
+use crate::far_worker::FarWorker;
+use crate::house::{House, binary, eventually, shell};
 use crate::volume::Volume;
 
 const MIB: u64 = 1 << 20;
 /// Runs until its workspace has the file `go`, a line at the beginning and one at the end.
 const WAITS: &str = "echo up; while [ ! -e go ]; do sleep 0.05; done; echo down";
 
-struct FarWorker(Child);
-
-impl Drop for FarWorker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl FarWorker {
-    /// In `far`, with room for a test: full below 8 MiB, tidies below 16.
-    fn start(house: &House, port: u64) -> Self {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(house.path().join("far.log"));
-        let child = Command::new(env!("CARGO_BIN_EXE_gpulayer-worker"))
-            .args(["--url", &format!("http://127.0.0.1:{port}"), "--name", "far"])
-            .args(["--min-free", "8MiB", "--evict-below", "16MiB"])
-            .arg("--join-token-file")
-            .arg(house.home().join("join-token"))
-            .arg("--folder")
-            .arg(house.path().join("far"))
-            .stdin(Stdio::null())
-            .stderr(log.unwrap())
-            .spawn();
-        Self(child.unwrap())
-    }
+/// With room for a test: full below 8 MiB, tidies below 16.
+fn start(house: &House, port: u64) -> FarWorker {
+    let flags = ["--min-free", "8MiB", "--evict-below", "16MiB"];
+    FarWorker::start_with(house, &format!("http://127.0.0.1:{port}"), &flags)
 }
 
 fn port(house: &House) -> u64 {
@@ -79,7 +59,7 @@ async fn a_worker_with_a_full_disk_says_so_takes_nothing_and_recovers_by_itself(
     let Some(volume) = Volume::tmpfs(&house.path().join("far"), 64) else { return };
     let _daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
     let port = port(&house);
-    let worker = FarWorker::start(&house, port);
+    let worker = start(&house, port);
     until_worker_is(&house, "idle").await;
 
     // Something kept that may go when it gets tight.
@@ -108,7 +88,7 @@ async fn a_worker_with_a_full_disk_says_so_takes_nothing_and_recovers_by_itself(
     // What runs goes on to its end; also with a worker that starts anew on the full disk.
     drop(worker);
     volume.fill(0);
-    let worker = FarWorker::start(&house, port);
+    let worker = start(&house, port);
     until_worker_is(&house, "unhealthy").await;
     go(volume.path());
     let job = house.end(running).await;
@@ -126,7 +106,7 @@ async fn an_input_that_does_not_fit_ends_its_job_as_disk_full_and_says_what_fill
     let house = House::new();
     let Some(volume) = Volume::tmpfs(&house.path().join("far"), 64) else { return };
     let _daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
-    let _worker = FarWorker::start(&house, port(&house));
+    let _worker = start(&house, port(&house));
     until_worker_is(&house, "idle").await;
     let file = house.path().join("big");
     std::fs::write(&file, (0..60 * MIB).map(|at| (at >> 12) as u8).collect::<Vec<u8>>()).unwrap();
@@ -195,7 +175,11 @@ async fn a_daemon_with_a_full_disk_refuses_submissions_and_finishes_what_it_acce
     }
     volume.fill(0);
     let mut start = Command::new("timeout");
-    start.args(["60", GPULAYER, "server", "start", "--no-tcp"]).env("GPULAYER_HOME", house.home());
+    start
+        .arg("60")
+        .arg(binary("gpulayer"))
+        .args(["server", "start", "--no-tcp"])
+        .env("GPULAYER_HOME", house.home());
     let failed = start.env_remove("GPULAYER_STATE").output().unwrap();
     let said = String::from_utf8_lossy(&failed.stderr).into_owned();
     assert!(!failed.status.success(), "{said}");

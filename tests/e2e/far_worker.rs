@@ -11,13 +11,18 @@ pub struct FarWorker(Child);
 impl FarWorker {
     /// Starts it, or starts it again, towards this server.
     pub fn start(house: &House, url: &str) -> Self {
+        Self::start_with(house, url, &[])
+    }
+
+    /// The same with other flags.
+    pub fn start_with(house: &House, url: &str, flags: &[&str]) -> Self {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(house.path().join("far.log")).unwrap();
         let mut command = Command::new(binary("gpulayer-worker"));
         command
             .args(["--url", url, "--name", "far", "--join-token-file"])
             .arg(house.home().join("join-token"));
-        command.arg("--folder").arg(Self::folder(house));
+        command.arg("--folder").arg(Self::folder(house)).args(flags);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         Self(child)
     }

@@ -35,6 +35,8 @@ pub struct Record {
     pub orders: Orders,
     pub unreachable: bool,
     pub hold_starts: bool,
+    pub hold_publishes: bool,
+    pub publishes: u32,
     pub refuse_starts: bool,
     pub reports: Vec<ReportItem>,
     pub logs: BTreeMap<TaskId, Vec<LogRecord>>,
@@ -302,6 +304,15 @@ impl WorkerChannel for Server {
     fn publish<'a>(&'a self, file: File, shown: &'a Path) -> Calling<'a, Published> {
         Box::pin(async move {
             self.heard("publish")?;
+            self.change(|record| record.publishes += 1);
+            while self.record.lock().hold_publishes {
+                let woken = self.wake.notified();
+                tokio::pin!(woken);
+                woken.as_mut().enable();
+                if self.record.lock().hold_publishes {
+                    woken.await;
+                }
+            }
             let imported = self.artifacts.import(&file, shown).unwrap();
             Ok(Published { digest: imported.digest, size_bytes: imported.size_bytes })
         })

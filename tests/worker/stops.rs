@@ -4,7 +4,7 @@ use gpulayer::client::worker_channel::SessionEnd;
 use gpulayer::contract::end::EndReason;
 use gpulayer::contract::protocol::{Orders, Report};
 use gpulayer::contract::quantity::Seconds;
-use gpulayer::contract::spec::JobSpec;
+use gpulayer::contract::spec::{JobSpec, Output};
 use gpulayer::worker::{Farewell, WorkerEnd};
 
 use crate::server::{Server, is_alive, shell, stop, until};
@@ -110,4 +110,28 @@ fn a_revoked_worker_kills_its_tasks_and_leaves() {
         record.reports.iter().filter(|item| matches!(item.report, Report::Finish(_))).count()
     });
     assert_eq!(finishes, 0);
+}
+
+#[test]
+fn a_stop_in_a_hurry_leaves_outputs_behind_that_cannot_be_sent_and_names_them() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    server.change(|record| record.hold_publishes = true);
+    let output = |path: &str| Output { path: path.to_owned(), name: None, optional: false };
+    let outputs = vec![output("a"), output("b")];
+    let task_id = server.offer(JobSpec { outputs, ..shell("echo 1 > a; echo 2 > b") });
+    server.until("an output to be on its way", |record| (record.publishes > 0).then_some(()));
+    server.change(|record| record.orders.cancel_task_ids = vec![task_id]);
+    let beats = server.change(|record| record.beats.len());
+    server.until("the order to arrive", |record| (record.beats.len() > beats + 2).then_some(()));
+    let finished =
+        server.change(|record| record.reports.iter().any(|item| matches!(item.report, Report::Finish(_))));
+    assert!(!finished, "with grace the outputs are waited for");
+    server.change(|record| record.orders.kill_task_ids = vec![task_id]);
+    let finish = server.finish_of(task_id);
+    assert_eq!((finish.end.reason, finish.after_stop), (EndReason::MissingOutput, false));
+    assert_eq!((finish.end.exit_code, finish.warnings.len()), (Some(0), 2), "{finish:?}");
+    let left: Vec<_> = finish.undeclared.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(left, ["a", "b"], "kept for whoever wants them");
+    stop(worker);
 }

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
 use super::Surroundings;
 use super::folder::{TaskFolder, real_folder};
 use super::pause::Pause;
@@ -21,6 +23,8 @@ use crate::domain::task_run::{Collection, Event, UncollectedOutput};
 /// How long a server that has no room for an output is asked again.
 const ROOM_PATIENCE: Duration = Duration::from_secs(60);
 
+const STOPPED: &str = "the task was ordered to stop at once before it was brought";
+
 /// Whether there is nothing to look for.
 pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
     spec.outputs.is_empty() && (real_folder(spec).is_some() || folder.workspace_is_empty())
@@ -28,12 +32,18 @@ pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
 
 /// Looks for what the task left, and publishes what its outputs declare. What cannot be brought stays in the kept
 /// workspace, and is named.
-pub(super) async fn collect(around: Arc<Surroundings>, assignment: Assignment, folder: TaskFolder) -> Event {
+/// Brings no more once `stopped`'s other end is dropped.
+pub(super) async fn collect(
+    around: Arc<Surroundings>,
+    assignment: Assignment,
+    folder: TaskFolder,
+    mut stopped: oneshot::Receiver<()>,
+) -> Event {
     let (spec, looked_in) = (Arc::clone(&assignment.spec), folder.clone());
     let looked = tokio::task::spawn_blocking(move || look(&spec, &looked_in)).await;
     let looked = looked.unwrap_or_else(|gone| Err(gone.to_string()));
     Event::Collected(match looked {
-        Ok((collected, root)) => publish_all(&around, &assignment.spec, collected, &root).await,
+        Ok((collected, root)) => publish_all(&around, &assignment.spec, collected, &root, &mut stopped).await,
         Err(why) => nothing(&assignment.spec, &why),
     })
 }
@@ -65,6 +75,7 @@ async fn publish_all(
     spec: &JobSpec,
     collected: Collected,
     root: &OwnedFd,
+    stopped: &mut oneshot::Receiver<()>,
 ) -> Collection {
     let mut collection = Collection {
         undeclared: collected.undeclared,
@@ -77,6 +88,7 @@ async fn publish_all(
         collection.uncollected.push(UncollectedOutput { name, why });
     }
     let mut published: HashMap<String, Published> = HashMap::new();
+    let mut is_stopped = false;
     for file in collected.files {
         if file.content != CollectedContent::Regular {
             collection.outputs.push(file.listed(None));
@@ -85,7 +97,15 @@ async fn publish_all(
         let known = published.get(&file.path).copied();
         let done = match known {
             Some(done) => Ok(done),
-            None => publish(around, &file, root).await,
+            // A dropped sender is an answer for good: the receiver must not be asked again.
+            None if is_stopped => Err(STOPPED.to_owned()),
+            None => tokio::select! {
+                done = publish(around, &file, root) => done,
+                _ = &mut *stopped => {
+                    is_stopped = true;
+                    Err(STOPPED.to_owned())
+                }
+            },
         };
         match done {
             Ok(done) => {

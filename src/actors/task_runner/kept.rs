@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ use crate::domain::disk::{Disposable, Entry};
 const KEPT_FILE: &str = "kept.json";
 const WORKSPACE: &str = "workspace";
 const GONE: &str = "gone";
+/// The default of `workspace_ttl_s`.
+const USUAL_TTL: Seconds = Seconds::new(86_400);
 /// How long it is remembered that a workspace went.
 const REMEMBERED: Seconds = Seconds::new(7 * 86_400);
 
@@ -99,11 +102,15 @@ impl KeptWorkspaces {
         ttl: Seconds,
     ) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
-        let file = KeptFile { expires_at: now.plus(ttl), kept_at: now };
-        write_private(&task.path().join(KEPT_FILE), &serde_json::to_vec(&file)?)?;
         let place = self.of(job_id);
         self.trash.throw(&place).map_err(io::Error::other)?;
-        task.keep_workspace(&place)
+        task.keep_workspace(&place)?;
+        // Last: on a full disk there is room for it only now. Without it the workspace is kept for the usual time.
+        let file = KeptFile { expires_at: now.plus(ttl), kept_at: now };
+        if let Err(error) = write_private(&place.join(KEPT_FILE), &serde_json::to_vec(&file)?) {
+            tracing::warn!(path = %place.display(), %error, "how long to keep a workspace cannot be written down");
+        }
+        Ok(())
     }
 
     /// Removes what has expired, and the memory of what went long ago; how many workspaces.
@@ -179,8 +186,12 @@ impl KeptWorkspaces {
     }
 }
 
+/// Without a readable file: the usual time from the last change of the folder.
 fn kept_file(kept: &Path) -> Option<KeptFile> {
-    read(&kept.join(KEPT_FILE))
+    read(&kept.join(KEPT_FILE)).or_else(|| {
+        let kept_at = Timestamp::from_micros(fs::metadata(kept).ok()?.mtime().saturating_mul(1_000_000));
+        Some(KeptFile { expires_at: kept_at.plus(USUAL_TTL), kept_at })
+    })
 }
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {

@@ -261,7 +261,11 @@ fn answer(effect: &Effect) -> Option<Event> {
     Some(match effect {
         Effect::Report(Report::Start) => Event::StartAccepted,
         Effect::Report(Report::Finish(_)) => Event::FinishAnswered,
-        Effect::Report(_) | Effect::StopStaging | Effect::RemoveFolder | Effect::KeepWorkspace => {
+        Effect::Report(_)
+        | Effect::StopStaging
+        | Effect::StopCollecting
+        | Effect::RemoveFolder
+        | Effect::KeepWorkspace => {
             return None;
         }
         Effect::Stage => Event::Staged,
