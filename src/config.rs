@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
+use crate::domain::log_budget::LogLimits;
 
 pub use error::ConfigError;
 pub use places::Places;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub idle_exit_s: Seconds,
     /// Threads that serve HTTP.
     pub http_threads: usize,
+    /// How much log a task of the local worker may make.
+    pub log_limits: LogLimits,
     /// Cores the local worker offers, in thousandths; `None` = all it finds.
     pub worker_cpus_millis: Option<u32>,
     /// Whether jobs may name variables and files of this worker as secrets.

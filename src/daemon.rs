@@ -139,6 +139,7 @@ fn start_worker(
     worker.cpus = options.settings.worker_cpus_millis.map(crate::contract::quantity::Cpus::from_millis);
     worker.disk = options.settings.worker_disk;
     worker.secrets = options.settings.secret_source(options.tcp.is_none());
+    worker.log_limits = options.settings.log_limits;
     Ok(Worker::start(worker, Arc::new(channel))?)
 }
 

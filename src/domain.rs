@@ -6,6 +6,7 @@ pub mod disk;
 pub mod job;
 pub mod lease;
 pub mod ledger;
+pub mod log_budget;
 pub mod placement;
 pub mod redaction;
 pub mod retry;

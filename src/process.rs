@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `shim.json` | first line: who holds the task, and the lock on it ([`holder`]); second line, only after the tree is gone and the spool is complete: the [`ExitRecord`] |
 //! | `spool` | the log records, numbered from 1 by their place; absent while the task is silent |
+//! | `overflow.zst` | all bytes from the first line on that the spool leaves out; absent while it leaves out none |
 //! | `stop` | one line, the cause in a word, from the moment a stop begins ([`STOP_FILE`]) |
 
 pub mod detached;
@@ -17,8 +18,10 @@ mod frame;
 mod identity;
 mod lines;
 mod memory;
+mod overflow;
 mod pool;
 mod pool_link;
+mod recorder;
 mod redacted;
 mod remark;
 mod resolve;
@@ -27,8 +30,10 @@ mod signal_name;
 mod spool;
 mod spool_reader;
 mod system;
+mod tail;
 mod task;
 mod tree;
+mod whole_log;
 
 use std::ffi::OsString;
 use std::io;
@@ -40,7 +45,9 @@ use serde::{Deserialize, Serialize};
 use crate::contract::ids::TaskId;
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
+use crate::domain::log_budget::LogLimits;
 use crate::domain::secrets::SecretValue;
+use crate::domain::task_run::WholeLog;
 
 pub use identity::holder;
 pub use memory::give_back_free_memory;
@@ -48,6 +55,7 @@ pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
 pub use tree::sweep;
+pub use whole_log::{WHOLE_LOG_FILE, write_whole_log};
 
 /// Name of the file in the task's folder that appears when a stop begins; `GPULAYER_STOP_FILE` points to it.
 pub const STOP_FILE: &str = "stop";
@@ -58,6 +66,8 @@ const STOP_FILE_UNFINISHED: &str = "stop.unfinished";
 pub const SHIM_FILE: &str = "shim.json";
 /// Name of the log spool in the task's folder.
 pub const SPOOL_FILE: &str = "spool";
+/// Name of the file in the task's folder that holds what the spool leaves out, as one zstd frame.
+pub const OVERFLOW_FILE: &str = "overflow.zst";
 /// The variable by which [`sweep`] knows a task's processes. Whoever launches must set it in `env`.
 pub const TASK_ID_VARIABLE: &str = "GPULAYER_TASK_ID";
 
@@ -98,6 +108,9 @@ pub struct Launch {
     /// What its processes may use together, as far as this machine can hold them to it.
     #[serde(default)]
     pub limits: Limits,
+    /// How much log it may make.
+    #[serde(default)]
+    pub log: LogLimits,
 }
 
 /// What all processes of a task may use together; `None` = as much as there is.
@@ -224,6 +237,9 @@ pub struct ExitRecord {
     /// Number of the last log record; 0 = the task was silent.
     #[serde(default)]
     pub last_n: u64,
+    /// Where all that it wrote is.
+    #[serde(default)]
+    pub whole_log: WholeLog,
 }
 
 /// How often a CPU limit was felt. The kernel gives the tree its share once per period.

@@ -30,6 +30,7 @@ use crate::contract::protocol::{AcquireRequest, Identity, Orders, RegisterReques
 use crate::contract::quantity::{Cpus, Seconds};
 use crate::contract::worker::{Capabilities, WorkerKind};
 use crate::domain::disk::Watermarks;
+use crate::domain::log_budget::LogLimits;
 use crate::process::{ProcessError, ShimPool};
 
 use disk_watch::DiskWatch;
@@ -70,6 +71,8 @@ pub struct WorkerOptions {
     pub orphan_timeout: Duration,
     /// How much of its disk stays free.
     pub disk: Watermarks,
+    /// How much log a task may make.
+    pub log_limits: LogLimits,
 }
 
 impl WorkerOptions {
@@ -86,6 +89,7 @@ impl WorkerOptions {
             secrets: SecretSource::default(),
             orphan_timeout: Duration::from_secs(86_400),
             disk: Watermarks::default(),
+            log_limits: LogLimits::default(),
         }
     }
 }
@@ -234,6 +238,7 @@ impl Life {
             host_environment: std::env::vars_os().collect(),
             secrets: self.options.secrets.clone(),
             orphan_timeout: self.options.orphan_timeout,
+            log_limits: self.options.log_limits,
             session_over: session_over.clone(),
         })
         .await?;

@@ -40,7 +40,8 @@ use crate::contract::ids::TaskId;
 use crate::contract::protocol::{AcquireRequest, Assignment, Orders, Report, ReportItem, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Capabilities, Phase};
-use crate::domain::task_run::{Collection, Effect, Event, TaskRun};
+use crate::domain::log_budget::LogLimits;
+use crate::domain::task_run::{Collection, Effect, Event, TaskRun, WholeLog};
 use crate::process::{ProcessError, ShimPool, SpoolReader, TaskProcess};
 
 use adoption::Recovered;
@@ -82,6 +83,8 @@ pub struct TaskRunnerOptions {
     pub secrets: SecretSource,
     /// How long a task may run without any worker.
     pub orphan_timeout: Duration,
+    /// How much log a task may make.
+    pub log_limits: LogLimits,
     /// Told once when the server ends the session.
     pub session_over: mpsc::UnboundedSender<SessionEnd>,
 }
@@ -411,25 +414,27 @@ impl TaskRunner {
                 // The errand is gone only when the task has ended.
                 let _ = task.stops.as_ref().map(|stops| stops.send((cause, now)));
             }
-            Effect::UploadLogs { first_n } => {
+            Effect::UploadLogs { first_n, through_n } => {
                 let Some(spool) = task.spool.take() else {
                     return;
                 };
                 let (around, assignment) = (Arc::clone(around), task.assignment.clone());
                 let runner = ctx.address();
                 actix::spawn(async move {
-                    let (spool, event) = logs::upload(&around, &assignment, spool, first_n).await;
+                    let (spool, event) =
+                        logs::upload(&around, &assignment, spool, (first_n, through_n)).await;
                     runner.do_send(LogsSent { task_id, spool, event });
                 });
             }
-            Effect::Collect => {
-                if collecting::nothing_to_collect(&task.assignment.spec, &task.folder) {
+            Effect::Collect { whole_log } => {
+                let silent = whole_log == WholeLog::InLines;
+                if silent && collecting::nothing_to_collect(&task.assignment.spec, &task.folder) {
                     self.on(task_id, Event::Collected(Collection::default()), ctx);
                 } else {
                     let (stop, stopped) = oneshot::channel();
                     task.collecting = Some(stop);
                     let (assignment, folder) = (task.assignment.clone(), task.folder.clone());
-                    let errand = collecting::collect(Arc::clone(around), assignment, folder, stopped);
+                    let errand = collecting::collect(Arc::clone(around), assignment, folder, whole_log, stopped);
                     send_back(task_id, errand, ctx.address());
                 }
             }

@@ -9,6 +9,7 @@ use toml::Value;
 use super::{ConfigError, Places, Settings, secrets};
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
+use crate::domain::log_budget::LogLimits;
 use crate::domain::spec::{human, nearest};
 
 /// What a setting holds.
@@ -73,6 +74,9 @@ settings! {
     "start_timeout_s" "GPULAYER_START_TIMEOUT_S" "20" Seconds "A task that its worker has not started by then goes back to the queue.";
     "idle_exit_s" "GPULAYER_IDLE_EXIT_S" "600" Seconds "An on-demand daemon with nothing queued, running or asked leaves after this long.";
     "http_threads" "GPULAYER_HTTP_THREADS" "1" Count "Threads that serve HTTP.";
+    "log_budget_bytes" "GPULAYER_LOG_BUDGET_BYTES" "16777216" Bytes "So much of what a task prints is stored as lines at once; beyond, lines that come too fast are elided and kept in the log artifact.";
+    "log_refill_bytes_per_s" "GPULAYER_LOG_REFILL_BYTES_PER_S" "16384" Bytes "What a task's log budget gets back every second.";
+    "log_full_max_bytes" "GPULAYER_LOG_FULL_MAX_BYTES" "1073741824" Bytes "So much of a task's whole text is kept as its log artifact.";
     "worker_cpus" "GPULAYER_WORKER_CPUS" "" Cpus "CPUs the daemon's own worker offers; all of the machine's when not set.";
     "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
 }
@@ -139,6 +143,11 @@ pub(super) fn settle(
         http_threads: given.required("http_threads", |value| {
             usize::try_from(whole(value)?).ok().filter(|count| (1..=256).contains(count))
         })?,
+        log_limits: LogLimits {
+            budget_bytes: given.required("log_budget_bytes", bytes)?,
+            refill_bytes_per_s: given.required("log_refill_bytes_per_s", bytes)?,
+            full_max_bytes: given.required("log_full_max_bytes", bytes)?,
+        },
         worker_cpus_millis: given.optional("worker_cpus", |value| {
             let millis = (number(value)? * 1000.0).round();
             (1.0..=4e9).contains(&millis).then_some(millis as u32)

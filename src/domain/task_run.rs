@@ -16,6 +16,7 @@ use crate::contract::spec::JobSpec;
 use crate::contract::worker::Phase;
 
 pub use environment::{TaskPlace, command_line, environment};
+pub use log_cursor::WholeLog;
 use log_cursor::{LogCursor, LogStep};
 pub use verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
 
@@ -52,8 +53,17 @@ pub enum Event {
         /// The number the next record must have.
         next_n: u64,
     },
-    /// The server takes no more records of this task: the rest is a gap nobody can fill.
+    /// The server takes no more records of this task, and nobody there wants to hear of it.
     LogsRefused,
+    /// Records cannot be brought to the server: a gap, which the log itself says when it could be told.
+    LogsLost {
+        /// Number of the first.
+        first_n: u64,
+        /// Number of the last.
+        last_n: u64,
+        /// Why.
+        why: String,
+    },
     /// The program and its whole tree are gone.
     Ended(ExitFacts),
     /// The shim vanished without a word; its tree was swept.
@@ -113,11 +123,22 @@ pub enum Effect {
     UploadLogs {
         /// Number of the first record.
         first_n: u64,
+        /// Number of the last that should be there.
+        through_n: u64,
     },
+    /// Look for outputs and undeclared files, and bring the outputs to the server, and the whole log if the stored lines
+    /// say less.
+    Collect {
+        /// Where the whole log is.
+        whole_log: WholeLog,
+    },
+<<<<<<< HEAD
     /// Look for outputs and undeclared files, and bring the outputs to the server.
     Collect,
     /// Bring no more of them; still answered by `Collected`, in which what was not brought is named.
     StopCollecting,
+=======
+>>>>>>> f7d0ff8 (process: a flood is elided under a budget, and every byte of it kept)
     /// Remove the task's folder; nothing more is needed of it.
     RemoveFolder,
     /// Keep the workspace for those who want its undeclared files, and remove the rest.
@@ -168,6 +189,13 @@ impl Outcome {
             Outcome::Lost => false,
         }
     }
+
+    fn whole_log(&self) -> WholeLog {
+        match self {
+            Outcome::Exited(facts) => facts.whole_log,
+            Outcome::Lost => WholeLog::Broken,
+        }
+    }
 }
 
 /// How a task was told to stop; once, and then only harder.
@@ -184,6 +212,7 @@ pub struct TaskRun {
     stop: Option<StopOrder>,
     abandoned: bool,
     log: LogCursor,
+    log_gap: Option<Warning>,
     stages: bool,
     collects: bool,
 }
@@ -222,6 +251,7 @@ impl TaskRun {
             stop: None,
             abandoned: false,
             log: LogCursor::default(),
+            log_gap: None,
             stages: spec.source.is_some() || !spec.inputs.is_empty(),
             collects: !spec.outputs.is_empty(),
         }
@@ -256,6 +286,11 @@ impl TaskRun {
             Event::Logged { through_n } => self.log_moved(|log| log.logged(through_n), effects),
             Event::LogsAcknowledged { next_n } => self.log_moved(|log| log.acknowledged(next_n), effects),
             Event::LogsRefused => self.log_moved(LogCursor::refused, effects),
+            Event::LogsLost { first_n, last_n, why } => {
+                let detail = format!("the log lacks its lines {first_n} to {last_n} of this task: {why}");
+                self.log_gap.get_or_insert(Warning { pointer: String::new(), detail });
+                self.log_moved(LogCursor::refused, effects);
+            }
             Event::Ended(facts) => {
                 let last_n = facts.last_n;
                 self.execution_over(Outcome::Exited(facts), last_n, effects);
@@ -374,13 +409,16 @@ impl TaskRun {
             return;
         }
         match (movement(&mut self.log), &self.stage) {
-            (LogStep::Upload { first_n }, _) => effects.push(Effect::UploadLogs { first_n }),
+            (LogStep::Upload { first_n, through_n }, _) => {
+                effects.push(Effect::UploadLogs { first_n, through_n });
+            }
             (LogStep::Drained, Stage::Draining(outcome)) => {
+                let whole_log = outcome.whole_log();
                 self.stage = Stage::Collecting(outcome.clone());
                 if self.collects {
                     effects.push(Effect::Report(Report::Phase { phase: Phase::Finishing }));
                 }
-                effects.push(Effect::Collect);
+                effects.push(Effect::Collect { whole_log });
             }
             (LogStep::Wait | LogStep::Drained, _) => {}
         }
@@ -435,7 +473,7 @@ impl TaskRun {
             outputs: collection.outputs,
             undeclared: collection.undeclared,
             log_artifact: collection.log_artifact,
-            warnings: collection.warnings,
+            warnings: self.log_gap.take().into_iter().chain(collection.warnings).collect(),
         };
         effects.push(Effect::Report(Report::Finish(Box::new(finish))));
     }

@@ -2,13 +2,16 @@
 //!
 //! A record is 13 bytes of head and then the raw bytes of the line without its line end:
 //! length of the bytes (`u32`), kind (`u8`), time in microseconds since 1970 (`i64`), all little-endian.
-//! Kind: the low two bits are the stream (0 stdout, 1 stderr, 2 system); bit 2 says that the line was cut here.
-//! Carriage returns and invalid text stay as they were; the reader deals with them.
+//! Kind: the low two bits are the stream (0 stdout, 1 stderr, 2 system). The next two say how the record was closed
+//! (0 by a line end, 1 cut, 2 by the end of the stream, 3 by a carriage return), the two behind them what a record of
+//! the system stream is (0 a remark, 1 a mark where lines were elided, 2 a mark where lines were lost).
+//! Carriage returns and invalid text stay as they were; the reader deals with them. Up to the first elision mark
+//! the bytes are exactly what the program wrote; behind it the overflow file has those.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::SPOOL_FILE;
 use super::lines::Close;
@@ -17,7 +20,23 @@ use crate::contract::log::Stream;
 use crate::contract::quantity::Timestamp;
 
 pub(super) const HEAD_BYTES: usize = 13;
-const CUT: u8 = 1 << 2;
+const CLOSE_SHIFT: u8 = 2;
+const MARK_SHIFT: u8 = 4;
+/// What was gathered is written when it is this much.
+const GATHERED_BYTES: usize = 256 << 10;
+/// Of what is kept of a buffer that a long line made large.
+const KEPT_BUFFER_BYTES: usize = 512 << 10;
+
+/// What a record of the system stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// A remark, or no record of the system at all.
+    None,
+    /// Lines were elided here.
+    Elided,
+    /// Lines were lost here.
+    Lost,
+}
 
 /// The head of one record.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,6 +44,7 @@ pub(super) struct Head {
     pub(super) length: u32,
     pub(super) stream: Stream,
     pub(super) close: Close,
+    pub(super) mark: Mark,
     pub(super) time: Timestamp,
 }
 
@@ -35,10 +55,20 @@ impl Head {
             Stream::Stderr => 1,
             Stream::System => 2,
         };
-        let cut = if self.close == Close::Cut { CUT } else { 0 };
+        let close = match self.close {
+            Close::Line => 0,
+            Close::Cut => 1,
+            Close::Unended => 2,
+            Close::Redrawn => 3,
+        };
+        let mark = match self.mark {
+            Mark::None => 0,
+            Mark::Elided => 1,
+            Mark::Lost => 2,
+        };
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&self.length.to_le_bytes());
-        bytes[4] = stream | cut;
+        bytes[4] = stream | close << CLOSE_SHIFT | mark << MARK_SHIFT;
         bytes[5..].copy_from_slice(&self.time.micros().to_le_bytes());
         bytes
     }
@@ -52,15 +82,25 @@ impl Head {
                 1 => Stream::Stderr,
                 _ => Stream::System,
             },
-            close: if kind & CUT == 0 { Close::Line } else { Close::Cut },
+            close: match kind >> CLOSE_SHIFT & 3 {
+                0 => Close::Line,
+                1 => Close::Cut,
+                2 => Close::Unended,
+                _ => Close::Redrawn,
+            },
+            mark: match kind >> MARK_SHIFT & 3 {
+                1 => Mark::Elided,
+                2 => Mark::Lost,
+                _ => Mark::None,
+            },
             time: Timestamp::from_micros(i64::from_le_bytes(time)),
         }
     }
 }
 
 /// The shim's end: records are gathered, then appended with one write.
-#[derive(Default)]
 pub(super) struct Spool {
+    path: PathBuf,
     file: Option<File>,
     /// Of the file, always at the end of a whole record.
     length_bytes: u64,
@@ -72,10 +112,34 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// Gathers a record.
+    pub(super) fn new(task_folder: &Path) -> Self {
+        Self {
+            path: task_folder.join(SPOOL_FILE),
+            file: None,
+            length_bytes: 0,
+            gathered: Vec::new(),
+            gathered_records: 0,
+            last_n: 0,
+            lost: 0,
+        }
+    }
+
+    /// Gathers a record of the program.
     pub(super) fn push(&mut self, time: Timestamp, stream: Stream, close: Close, bytes: &[u8]) {
+        self.gather(time, stream, close, Mark::None, bytes);
+        if self.gathered.len() >= GATHERED_BYTES {
+            self.flush(time);
+        }
+    }
+
+    /// Gathers a record of GPUlayer's own.
+    pub(super) fn say(&mut self, time: Timestamp, mark: Mark, text: &str) {
+        self.gather(time, Stream::System, Close::Line, mark, text.as_bytes());
+    }
+
+    fn gather(&mut self, time: Timestamp, stream: Stream, close: Close, mark: Mark, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.gathered.extend_from_slice(&Head { length, stream, close, time }.encode());
+        self.gathered.extend_from_slice(&Head { length, stream, close, mark, time }.encode());
         self.gathered.extend_from_slice(bytes);
         self.gathered_records += 1;
     }
@@ -85,24 +149,28 @@ impl Spool {
         self.last_n
     }
 
+    /// Whether records were lost since the last that found room.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
     /// Appends what was gathered. On a full disk the records are dropped and counted, and the next ones that
-    /// find room begin with a remark that says how many: a task never fails or slows for its log.
-    pub(super) fn flush(&mut self, task_folder: &Path, now: Timestamp) {
+    /// find room begin with a mark that says how many: a task never fails or slows for its log.
+    pub(super) fn flush(&mut self, now: Timestamp) {
         if self.gathered.is_empty() {
             return;
         }
-        let (mut records, lost) = (std::mem::take(&mut self.gathered), self.lost);
-        let mut count = self.gathered_records;
-        self.gathered_records = 0;
+        let mut records = std::mem::take(&mut self.gathered);
+        let mut count = std::mem::take(&mut self.gathered_records);
+        let lost = self.lost;
         if lost > 0 {
-            let remark = format!("{lost} lines are missing here: the worker's disk was full");
-            self.push(now, Stream::System, Close::Line, remark.as_bytes());
+            self.say(now, Mark::Lost, &lost_mark(lost));
             self.gathered.extend_from_slice(&records);
             std::mem::swap(&mut records, &mut self.gathered);
             self.gathered_records = 0;
             count += 1;
         }
-        match self.append(task_folder, &records) {
+        match self.append(&records) {
             Ok(()) => {
                 self.last_n += count;
                 self.lost = 0;
@@ -116,17 +184,28 @@ impl Spool {
         }
         records.clear();
         // The buffer is used again; one long line must not make it stay large.
-        records.shrink_to(256 << 10);
+        records.shrink_to(KEPT_BUFFER_BYTES);
         self.gathered = records;
     }
 
-    fn append(&mut self, task_folder: &Path, records: &[u8]) -> io::Result<()> {
+    /// The last try: records that found no room are at least counted in a mark.
+    pub(super) fn finish(&mut self, now: Timestamp) {
+        self.flush(now);
+        if self.lost > 0 {
+            // The mark of `flush` comes before a record; at the end there is none left but this.
+            let lost = std::mem::take(&mut self.lost);
+            self.say(now, Mark::Lost, &lost_mark(lost));
+            self.flush(now);
+        }
+    }
+
+    fn append(&mut self, records: &[u8]) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
                 let mut options = OpenOptions::new();
                 options.append(true).create_new(true).mode(0o600);
-                self.file.insert(options.open(task_folder.join(SPOOL_FILE))?)
+                self.file.insert(options.open(&self.path)?)
             }
         };
         match file.write_all(records) {
@@ -143,6 +222,11 @@ impl Spool {
     }
 }
 
+fn lost_mark(lines: u64) -> String {
+    let lines = crate::domain::log_budget::grouped(lines);
+    format!("{lines} lines are missing here: the worker's disk was full")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,9 +234,12 @@ mod tests {
     #[test]
     fn heads_survive_the_file() {
         for stream in [Stream::Stdout, Stream::Stderr, Stream::System] {
-            for close in [Close::Line, Close::Cut] {
-                let head = Head { length: 65_536, stream, close, time: Timestamp::from_micros(-7) };
-                assert_eq!(Head::decode(head.encode()), head);
+            for close in [Close::Line, Close::Cut, Close::Unended, Close::Redrawn] {
+                for mark in [Mark::None, Mark::Elided, Mark::Lost] {
+                    let time = Timestamp::from_micros(-7);
+                    let head = Head { length: 65_536, stream, close, mark, time };
+                    assert_eq!(Head::decode(head.encode()), head);
+                }
             }
         }
     }

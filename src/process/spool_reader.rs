@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::lines::Close;
+use super::lines::{Close, folded};
 use super::spool::{HEAD_BYTES, Head};
 use super::{ProcessError, SPOOL_FILE};
 use crate::contract::log::LogRecord;
@@ -85,7 +85,10 @@ impl SpoolReader {
     }
 
     /// Takes the next whole record.
-    fn advance<T>(&mut self, take: impl FnOnce(Head, &[u8]) -> T) -> Result<Option<T>, ProcessError> {
+    pub(super) fn advance<T>(
+        &mut self,
+        take: impl FnOnce(Head, &[u8]) -> T,
+    ) -> Result<Option<T>, ProcessError> {
         match self.try_advance(take) {
             Ok(record) => Ok(record),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
@@ -136,12 +139,6 @@ fn readable(head: Head, bytes: &[u8]) -> LogRecord {
     LogRecord { time: head.time, stream: head.stream, text }
 }
 
-fn folded(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().rposition(|byte| *byte != b'\r').map_or(0, |last| last + 1);
-    let start = bytes[..end].iter().rposition(|byte| *byte == b'\r').map_or(0, |last| last + 1);
-    &bytes[start..end]
-}
-
 fn readable_text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -162,13 +159,15 @@ fn readable_text(bytes: &[u8]) -> String {
 mod tests {
     use std::io::Write;
 
+    use super::super::spool::Mark;
     use super::*;
     use crate::contract::log::Stream;
     use crate::contract::quantity::Timestamp;
 
     fn record(text: &[u8]) -> Vec<u8> {
         let time = Timestamp::from_micros(1);
-        let head = Head { length: text.len() as u32, stream: Stream::Stdout, close: Close::Line, time };
+        let (stream, close, mark) = (Stream::Stdout, Close::Line, Mark::None);
+        let head = Head { length: text.len() as u32, stream, close, mark, time };
         [head.encode().as_slice(), text].concat()
     }
 

@@ -12,49 +12,39 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::identity::{Claim, Identity};
-use super::lines::{Close, Lines};
+use super::recorder::{Moment, Recorder};
 use super::redacted::{NoCoreFiles, Redacted};
 use super::remark::remark;
 use super::resolve::{self, Refusal};
 use super::signal_name::signal_name;
-use super::spool::Spool;
 use super::system::{Reaped, own_peak_memory_bytes, reap_any};
 use super::tree::kill_descendants;
 use super::{ExitRecord, Launch, NotStarted, STOP_FILE, STOP_FILE_UNFINISHED, StopCause, StopSent, Wait};
 use crate::clock;
-use crate::contract::log::Stream;
 use crate::contract::protocol::StopReason;
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
+use crate::domain::task_run::WholeLog;
 
 /// Between looks at a tree that was killed; doubles up to the second. Deaths wake the shim by themselves: this
 /// is for those that fork away or sleep uninterruptibly.
 const KILL_AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
-/// Between snapshots of a line that redraws itself; grows up to the second, so that a day of progress bar stays
-/// a few thousand lines.
-const SNAPSHOT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Reads of a pipe after the end: more than any pipe holds, so that somebody outside the tree who holds the
 /// other end and floods it cannot keep the task from ending.
-const DRAIN_READS: usize = 256;
-const READ_BYTES: usize = 64 << 10;
+const DRAIN_READS: usize = 64;
+/// What a pipe holds at first, and so what one read can bring.
+const PIPE_BYTES: usize = 64 << 10;
+/// What the pipe of a program holds that once filled it, where the system allows that: fewer reads, and the program
+/// waits less. Not from the start: what a user's pipes may hold together is limited.
+const LARGE_PIPE_BYTES: usize = 1 << 20;
+const LARGE_READ_BYTES: usize = 256 << 10;
 
 struct Pipe {
     /// `None` once its end was read.
     end: Option<OwnedFd>,
+    read_bytes: usize,
     /// What was read comes through this first.
     redacted: Redacted,
-    lines: Lines,
-}
-
-impl Pipe {
-    fn feed(&mut self, bytes: &[u8], emit: impl FnMut(Stream, Close, &[u8])) {
-        self.redacted.feed(bytes, |clean| self.lines.feed(clean, emit));
-    }
-
-    fn finish(&mut self, mut emit: impl FnMut(Stream, Close, &[u8])) {
-        self.redacted.finish(|clean| self.lines.feed(clean, &mut emit));
-        self.lines.finish(emit);
-    }
 }
 
 struct Stopping {
@@ -77,13 +67,11 @@ pub(super) struct Task {
     started: Instant,
     pipes: [Pipe; 2],
     buffer: Vec<u8>,
-    spool: Spool,
+    recorder: Recorder,
     stopping: Option<Stopping>,
     outcome: Option<Outcome>,
     tree_gone: bool,
     kill_again: Option<(Instant, Duration)>,
-    snapshot: Option<Instant>,
-    snapshot_every: Duration,
     peak_memory_bytes: u64,
     _no_core_files: Option<NoCoreFiles>,
 }
@@ -118,26 +106,21 @@ impl Task {
         launch.secrets = Vec::new();
         match spawned {
             Ok((main, started, out, err, [out_redacted, err_redacted])) => {
-                let pipe = |end: OwnedFd, redacted, stream| Pipe {
-                    end: Some(end),
-                    redacted,
-                    lines: Lines::new(stream),
-                };
+                let pipe = |end: OwnedFd, redacted| Pipe { end: Some(end), read_bytes: PIPE_BYTES, redacted };
+                let recorder = Recorder::new(&launch.task_folder, launch.log);
                 Ok(Task {
                     launch,
                     claim,
                     main,
                     started_at,
                     started,
-                    pipes: [pipe(out, out_redacted, Stream::Stdout), pipe(err, err_redacted, Stream::Stderr)],
+                    pipes: [pipe(out, out_redacted), pipe(err, err_redacted)],
                     buffer: Vec::new(),
-                    spool: Spool::default(),
+                    recorder,
                     stopping: None,
                     outcome: None,
                     tree_gone: false,
                     kill_again: None,
-                    snapshot: None,
-                    snapshot_every: SNAPSHOT.0,
                     peak_memory_bytes: 0,
                     _no_core_files: no_core_files,
                 })
@@ -156,7 +139,7 @@ impl Task {
 
     /// Number of the newest record that can be read from the spool.
     pub(super) fn last_n(&self) -> u64 {
-        self.spool.last_n()
+        self.recorder.last_n()
     }
 
     /// The pipes to watch, by index.
@@ -167,37 +150,38 @@ impl Task {
 
     /// Reads once from each of these pipes, which must be readable or at their end, and spools what came.
     pub(super) fn read(&mut self, ready: &[usize]) {
-        let time = clock::now();
+        let now = now();
         for index in ready {
-            self.read_one(*index, time);
+            self.read_one(*index, now);
         }
-        self.spool.flush(&self.launch.task_folder, time);
-        let redrawing = self.pipes.iter().any(|pipe| pipe.lines.is_redrawing());
-        if !redrawing {
-            (self.snapshot, self.snapshot_every) = (None, SNAPSHOT.0);
-        } else if self.snapshot.is_none() {
-            self.snapshot = Some(Instant::now() + self.snapshot_every);
-        }
+        self.recorder.flush(now);
     }
 
-    fn read_one(&mut self, index: usize, time: Timestamp) {
+    fn read_one(&mut self, index: usize, now: Moment) {
         let Some(pipe) = self.pipes.get_mut(index) else { return };
         let Some(end) = &pipe.end else { return };
         self.buffer.clear();
-        self.buffer.reserve(READ_BYTES);
-        let spool = &mut self.spool;
-        let emit = |stream, close, bytes: &[u8]| spool.push(time, stream, close, bytes);
+        self.buffer.reserve(pipe.read_bytes);
         match rustix::io::read(end, spare_capacity(&mut self.buffer)) {
             Ok(0) => {
                 pipe.end = None;
-                pipe.finish(emit);
+                pipe.redacted.finish(|clean| self.recorder.take(index, clean, now));
+                self.recorder.close(index, now);
             }
-            Ok(_) => pipe.feed(&self.buffer, emit),
+            Ok(length) => {
+                if length >= PIPE_BYTES && pipe.read_bytes < LARGE_READ_BYTES {
+                    pipe.read_bytes = LARGE_READ_BYTES;
+                    // Refused, it goes on as it is.
+                    let _ = rustix::pipe::fcntl_setpipe_size(end, LARGE_PIPE_BYTES);
+                }
+                pipe.redacted.feed(&self.buffer, |clean| self.recorder.take(index, clean, now));
+            }
             Err(Errno::INTR) => {}
             Err(error) => {
                 remark(format_args!("a pipe of {} cannot be read: {error}", self.launch.task_id));
                 pipe.end = None;
-                pipe.finish(emit);
+                pipe.redacted.finish(|clean| self.recorder.take(index, clean, now));
+                self.recorder.close(index, now);
             }
         }
     }
@@ -310,7 +294,7 @@ impl Task {
             (None, Some(_)) => None,
             (None, None) => self.launch.timeout.and_then(|timeout| self.started.checked_add(timeout)),
         };
-        [timeout, self.kill_again.map(|(at, _)| at), self.snapshot].into_iter().flatten().min()
+        [timeout, self.kill_again.map(|(at, _)| at), self.recorder.deadline()].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -329,9 +313,8 @@ impl Task {
         if self.kill_again.is_some_and(|(at, _)| now >= at) && !self.tree_gone {
             self.kill_tree();
         }
-        if self.snapshot.is_some_and(|at| now >= at) {
-            self.snapshot = None;
-            self.take_snapshot();
+        if self.recorder.deadline().is_some_and(|at| now >= at) {
+            self.recorder.on_time(Moment { time: clock::now(), at: now });
         }
     }
 
@@ -342,32 +325,21 @@ impl Task {
         self.kill_again = Some((Instant::now() + pause, pause));
     }
 
-    fn take_snapshot(&mut self) {
-        let time = clock::now();
-        let spool = &mut self.spool;
-        for pipe in &mut self.pipes {
-            pipe.lines.snapshot(|stream, close, bytes| spool.push(time, stream, close, bytes));
-        }
-        spool.flush(&self.launch.task_folder, time);
-        self.snapshot_every = (self.snapshot_every * 5 / 4).min(SNAPSHOT.1);
-    }
-
     /// Completes the spool and writes the exit record. Only when [`Task::is_over`].
     pub(super) fn finish(mut self) -> ExitRecord {
         self.drain();
-        let time = clock::now();
-        let spool = &mut self.spool;
-        for pipe in &mut self.pipes {
-            pipe.finish(|stream, close, bytes| spool.push(time, stream, close, bytes));
+        let now = now();
+        for (index, pipe) in self.pipes.iter_mut().enumerate() {
+            pipe.redacted.finish(|clean| self.recorder.take(index, clean, now));
         }
-        spool.flush(&self.launch.task_folder, time);
-        let last_n = self.spool.last_n();
+        let whole_log = self.recorder.finish(now);
+        let last_n = self.recorder.last_n();
         let outcome = self.outcome.unwrap_or_else(|| Outcome {
             wait: Wait::NotStarted {
                 kind: NotStarted::SpawnFailed,
                 detail: "its end was not seen".to_owned(),
             },
-            ended_at: time,
+            ended_at: now.time,
             duration: self.started.elapsed(),
             after_stop: self.stopping.is_some(),
         });
@@ -386,6 +358,7 @@ impl Task {
             oom_killed_after: None,
             cpu_throttling: None,
             last_n,
+            whole_log,
         };
         conclude(&mut self.claim, &record);
         record
@@ -420,7 +393,12 @@ fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
         oom_killed_after: None,
         cpu_throttling: None,
         last_n: 0,
+        whole_log: WholeLog::InLines,
     }
+}
+
+fn now() -> Moment {
+    Moment { time: clock::now(), at: Instant::now() }
 }
 
 fn wait_of(status: i32) -> Wait {

@@ -54,6 +54,7 @@ impl Bench {
             timeout: None,
             orphan_timeout: Duration::from_secs(86_400),
             limits: Limits::default(),
+            log: Default::default(),
         }
     }
 
@@ -85,6 +86,12 @@ pub struct Ended {
 impl Ended {
     pub fn records(&self) -> Vec<LogRecord> {
         records_of(&self.task_folder)
+    }
+
+    /// What the log artifact would hold, decompressed.
+    pub fn whole_log(&self) -> Option<Vec<u8>> {
+        let file = gpulayer::process::write_whole_log(&self.task_folder, self.exit.whole_log).unwrap()?;
+        Some(zstd::stream::decode_all(file).unwrap())
     }
 
     pub fn texts(&self) -> Vec<String> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,12 @@ use super::pause::Pause;
 use super::running::said;
 use crate::artifacts::{self, Collected, CollectedContent, CollectedFile, open_folder};
 use crate::client::worker_channel::{ChannelError, Published};
-use crate::contract::artifact::UndeclaredFile;
+use crate::contract::artifact::{Digest, UndeclaredFile};
 use crate::contract::problem::Warning;
 use crate::contract::protocol::Assignment;
 use crate::contract::spec::JobSpec;
-use crate::domain::task_run::{Collection, Event, UncollectedOutput};
+use crate::domain::task_run::{Collection, Event, UncollectedOutput, WholeLog};
+use crate::process;
 
 /// How long a server that has no room for an output is asked again.
 const ROOM_PATIENCE: Duration = Duration::from_secs(60);
@@ -37,15 +39,57 @@ pub(super) async fn collect(
     around: Arc<Surroundings>,
     assignment: Assignment,
     folder: TaskFolder,
-    mut stopped: oneshot::Receiver<()>,
+    whole_log: WholeLog,
+    stopped: oneshot::Receiver<()>,
 ) -> Event {
+    let log = keep_log(&around, &folder, whole_log).await;
+    let mut collection = collect_files(&around, &assignment, &folder, stopped).await;
+    match log {
+        Ok(digest) => collection.log_artifact = digest,
+        Err(why) => {
+            let detail = format!("the whole log could not be kept: {why}");
+            collection.warnings.push(Warning { pointer: String::new(), detail });
+        }
+    }
+    Event::Collected(collection)
+}
+
+/// Puts the whole log together and publishes it, when the stored lines say less.
+async fn keep_log(
+    around: &Surroundings,
+    folder: &TaskFolder,
+    whole_log: WholeLog,
+) -> Result<Option<Digest>, String> {
+    if whole_log == WholeLog::InLines {
+        return Ok(None);
+    }
+    let task_folder = folder.path().to_owned();
+    let path = task_folder.join(process::WHOLE_LOG_FILE);
+    let written =
+        tokio::task::spawn_blocking(move || process::write_whole_log(&task_folder, whole_log)).await;
+    let Some(_) = written.map_err(|gone| gone.to_string())?.map_err(|error| said(&error))? else {
+        return Ok(None);
+    };
+    let published = publish(around, &path, || File::open(&path)).await;
+    published.map(|published| Some(published.digest))
+}
+
+async fn collect_files(
+    around: &Surroundings,
+    assignment: &Assignment,
+    folder: &TaskFolder,
+    mut stopped: oneshot::Receiver<()>,
+) -> Collection {
+    if nothing_to_collect(&assignment.spec, folder) {
+        return Collection::default();
+    }
     let (spec, looked_in) = (Arc::clone(&assignment.spec), folder.clone());
     let looked = tokio::task::spawn_blocking(move || look(&spec, &looked_in)).await;
     let looked = looked.unwrap_or_else(|gone| Err(gone.to_string()));
-    Event::Collected(match looked {
-        Ok((collected, root)) => publish_all(&around, &assignment.spec, collected, &root, &mut stopped).await,
+    match looked {
+        Ok((collected, root)) => publish_all(around, &assignment.spec, collected, &root, &mut stopped).await,
         Err(why) => nothing(&assignment.spec, &why),
-    })
+    }
 }
 
 fn look(spec: &JobSpec, folder: &TaskFolder) -> Result<(Collected, OwnedFd), String> {
@@ -100,7 +144,7 @@ async fn publish_all(
             // A dropped sender is an answer for good: the receiver must not be asked again.
             None if is_stopped => Err(STOPPED.to_owned()),
             None => tokio::select! {
-                done = publish(around, &file, root) => done,
+                done = publish(around, file.path.as_ref(), || file.open(root.as_fd())) => done,
                 _ = &mut *stopped => {
                     is_stopped = true;
                     Err(STOPPED.to_owned())
@@ -134,12 +178,16 @@ fn left_behind(collection: &mut Collection, spec: &JobSpec, file: CollectedFile,
 }
 
 /// Until the server has it. A server that cannot be reached is waited for; one without room for it only so long.
-async fn publish(around: &Surroundings, file: &CollectedFile, root: &OwnedFd) -> Result<Published, String> {
+async fn publish<E: std::fmt::Display>(
+    around: &Surroundings,
+    shown: &Path,
+    open: impl Fn() -> Result<File, E>,
+) -> Result<Published, String> {
     let mut pause = Pause::new();
     let mut no_room_since = None;
     loop {
-        let open: File = file.open(root.as_fd()).map_err(|error| format!("it cannot be read: {error}"))?;
-        match around.options.channel.publish(open, file.path.as_ref()).await {
+        let file = open().map_err(|error| format!("it cannot be read: {error}"))?;
+        match around.options.channel.publish(file, shown).await {
             Ok(published) => return Ok(published),
             Err(ChannelError::Refused(problem)) if problem.retryable => {
                 let since = *no_room_since.get_or_insert_with(Instant::now);

@@ -6,7 +6,8 @@
 //! | `workspace/` | where the program runs |
 //! | `tmp/` | its `TMPDIR` |
 //! | `before.json` | what staging put into the workspace; absent when it put nothing there |
-//! | `shim.json`, `spool`, `stop` | the shim's, see `process` |
+//! | `shim.json`, `spool`, `overflow.zst`, `stop` | the shim's, see `process` |
+//! | `whole-log.zst` | all that the program wrote, on its way to the server |
 //!
 //! Nothing is fsynced: a restart of the machine ends the task anyway, and anything less keeps the page cache.
 
@@ -29,6 +30,8 @@ pub(super) const WORKSPACE: &str = "workspace";
 pub(super) const TMP: &str = "tmp";
 /// All that a finished task usually leaves beside its workspace and its `task.json`.
 pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
+/// What the log of some leaves beside that.
+const LOG_LEFTOVERS: [&str; 2] = [process::OVERFLOW_FILE, process::WHOLE_LOG_FILE];
 
 /// The folder of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,6 +175,7 @@ impl TaskFolder {
     pub(super) fn keep_workspace(&self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         remove_files(to, &LEFTOVERS)?;
+        remove_files(to, &LOG_LEFTOVERS)?;
         remove_files(to, &[TASK_FILE, BEFORE_FILE])?;
         remove_tree(&to.join(TMP)).map_err(io::Error::other)
     }

@@ -54,6 +54,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         timeout: spec.timeout_s.map(Seconds::duration),
         orphan_timeout: around.options.orphan_timeout,
         limits: Limits::default(),
+        log: around.options.log_limits,
     }
 }
 
@@ -184,6 +185,7 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
         duration: ran.then(|| Seconds::from_millis(millis)),
         peak_memory_bytes: record.peak_memory_bytes,
         last_n: record.last_n,
+        whole_log: record.whole_log,
     }
 }
 

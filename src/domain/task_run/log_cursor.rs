@@ -1,12 +1,27 @@
 //! How far the log of a task is on the server, and when the next batch goes.
 
+use serde::{Deserialize, Serialize};
+
+/// Where all that a task wrote is, byte for byte.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WholeLog {
+    /// In the stored lines.
+    #[default]
+    InLines,
+    /// In the shim's files, from which it can be put together; the stored lines say less.
+    Kept,
+    /// In part in the shim's files: the disk was full, or the shim was lost.
+    Broken,
+}
+
 /// What to do next about a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogStep {
     /// Nothing, or an answer is awaited.
     Wait,
     /// Send what the spool holds from here on.
-    Upload { first_n: u64 },
+    Upload { first_n: u64, through_n: u64 },
     /// The program is over and the server has every record.
     Drained,
 }
@@ -60,7 +75,7 @@ impl LogCursor {
             LogStep::Wait
         } else if self.next_n <= self.available_n {
             self.uploading = true;
-            LogStep::Upload { first_n: self.next_n }
+            LogStep::Upload { first_n: self.next_n, through_n: self.available_n }
         } else if self.closed {
             LogStep::Drained
         } else {

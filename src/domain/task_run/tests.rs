@@ -19,7 +19,14 @@ fn staged() -> JobSpec {
 }
 
 fn facts(exit: Exit, stop: Option<StopSent>, last_n: u64) -> ExitFacts {
-    ExitFacts { exit, stop, duration: Some(Seconds::new(1)), peak_memory_bytes: None, last_n }
+    ExitFacts {
+        exit,
+        stop,
+        duration: Some(Seconds::new(1)),
+        peak_memory_bytes: None,
+        last_n,
+        whole_log: WholeLog::InLines,
+    }
 }
 
 fn exited(code: i32) -> ExitFacts {
@@ -55,7 +62,10 @@ fn a_trivial_task_takes_the_shortest_path() {
         effects_of(&mut run, &spec, [Event::Launched]),
         [Effect::Report(Report::Phase { phase: Phase::Executing })]
     );
-    assert_eq!(effects_of(&mut run, &spec, [Event::Ended(exited(0))]), [Effect::Collect]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Ended(exited(0))]),
+        [Effect::Collect { whole_log: WholeLog::InLines }]
+    );
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Completed);
     assert_eq!(effects_of(&mut run, &spec, [Event::FinishAnswered]), [Effect::RemoveFolder]);
@@ -130,19 +140,22 @@ fn collects_only_after_the_last_record_is_acknowledged() {
     effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched]);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::Logged { through_n: 3 }]),
-        [Effect::UploadLogs { first_n: 1 }]
+        [Effect::UploadLogs { first_n: 1, through_n: 3 }]
     );
     assert_eq!(effects_of(&mut run, &spec, [Event::Logged { through_n: 9 }]), []);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 4 }]),
-        [Effect::UploadLogs { first_n: 4 }]
+        [Effect::UploadLogs { first_n: 4, through_n: 9 }]
     );
     assert_eq!(effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 12))]), []);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 10 }]),
-        [Effect::UploadLogs { first_n: 10 }]
+        [Effect::UploadLogs { first_n: 10, through_n: 12 }]
     );
-    assert_eq!(effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 13 }]), [Effect::Collect]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 13 }]),
+        [Effect::Collect { whole_log: WholeLog::InLines }]
+    );
 }
 
 #[test]
@@ -151,7 +164,23 @@ fn a_refused_log_does_not_hold_up_the_finish() {
     let mut run = TaskRun::new(&spec, &mut Vec::new());
     effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched, Event::Logged { through_n: 3 }]);
     effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 5))]);
-    assert_eq!(effects_of(&mut run, &spec, [Event::LogsRefused]), [Effect::Collect]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::LogsRefused]),
+        [Effect::Collect { whole_log: WholeLog::InLines }]
+    );
+}
+
+#[test]
+fn a_gap_in_the_log_is_a_warning_of_the_finish() {
+    let spec = plain();
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched, Event::Logged { through_n: 3 }]);
+    effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 5))]);
+    let lost = Event::LogsLost { first_n: 2, last_n: 5, why: "the spool is gone".to_owned() };
+    assert_eq!(effects_of(&mut run, &spec, [lost]), [Effect::Collect { whole_log: WholeLog::InLines }]);
+    let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
+    let [Effect::Report(Report::Finish(finish))] = effects.as_slice() else { panic!("{effects:?}") };
+    assert_eq!(finish.warnings[0].detail, "the log lacks its lines 2 to 5 of this task: the spool is gone");
 }
 
 #[test]
@@ -168,13 +197,16 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
     effects.clear();
     let ended = facts(Exit::Exited { code: 3 }, None, 7);
     let mut run = TaskRun::adopt(&spec, Found::Ended(ended), &mut effects);
-    assert_eq!(effects, [Effect::UploadLogs { first_n: 1 }]);
+    assert_eq!(effects, [Effect::UploadLogs { first_n: 1, through_n: 7 }]);
     // The server had them all already.
-    assert_eq!(effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 8 }]), [Effect::Collect]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 8 }]),
+        [Effect::Collect { whole_log: WholeLog::InLines }]
+    );
 
     effects.clear();
     let mut run = TaskRun::adopt(&spec, Found::Lost { last_n: 0 }, &mut effects);
-    assert_eq!(effects, [Effect::Collect]);
+    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::InLines }]);
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Internal);
 }
@@ -271,8 +303,8 @@ fn answer(effect: &Effect) -> Option<Event> {
         Effect::Stage => Event::Staged,
         Effect::Launch => Event::Launched,
         Effect::StopShim { .. } => Event::Ended(facts(Exit::Exited { code: 0 }, Some(StopSent::Order), 20)),
-        Effect::UploadLogs { first_n } => Event::LogsAcknowledged { next_n: (first_n + 7).min(21) },
-        Effect::Collect => Event::Collected(Collection::default()),
+        Effect::UploadLogs { first_n, .. } => Event::LogsAcknowledged { next_n: (first_n + 7).min(21) },
+        Effect::Collect { .. } => Event::Collected(Collection::default()),
     })
 }
 
@@ -351,7 +383,7 @@ impl Promises {
                     self.launches += 1;
                     prop_assert_eq!(self.launches, 1);
                 }
-                Effect::Collect => {
+                Effect::Collect { .. } => {
                     prop_assert!(self.ended);
                     prop_assert!(
                         self.gap || self.acknowledged_n >= self.last_n,

@@ -1,5 +1,6 @@
 //! From the facts of an exit to its end: the reason, the owner, and one sentence that says why.
 
+use super::WholeLog;
 use crate::contract::end::{End, EndReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Run, Workload};
@@ -57,6 +58,8 @@ pub struct ExitFacts {
     pub peak_memory_bytes: Option<u64>,
     /// Number of the last log record; 0 = it wrote none.
     pub last_n: u64,
+    /// Where all that it wrote is.
+    pub whole_log: WholeLog,
 }
 
 /// A declared output that did not come back.
