@@ -3,8 +3,8 @@
 //! Within the budget every record goes to the spool with exactly its bytes. The first that does not fit begins a
 //! flood: from then on all bytes go to the overflow file, only the newest lines are kept in memory, and now and
 //! then, and at the end, a mark and as many of them as the budget allows go to the spool. A flood is over when
-//! nothing had to be left out for a while. The spool up to the first mark and the overflow file are together what
-//! the program wrote.
+//! nothing had to be left out for a while. The spool up to there and the overflow file are together what the program
+//! wrote.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -208,7 +208,8 @@ impl Keeper {
                 self.differs = self.differs || is_shown_otherwise(close, bytes);
             }
         }
-        self.spool.push(now.time, stream, close, shown);
+        let mark = if self.overflow.is_some() { Mark::Overflowed } else { Mark::None };
+        self.spool.push(now.time, (stream, close), mark, shown);
     }
 
     fn leave_out_one(&mut self, stream: Stream, close: Close, bytes: &[u8], time: Timestamp) {
@@ -240,11 +241,11 @@ impl Keeper {
             let kept = self.overflow.as_ref().map_or(Kept::InPart, Overflow::kept);
             let mark = elision_mark(newest.left_out_lines, newest.left_out_bytes, kept);
             self.budget.spend((HEAD_BYTES + mark.len()) as u64);
-            self.spool.say(now.time, Mark::Elided, &mark);
+            self.spool.say(now.time, Mark::Overflowed, &mark);
         }
         for line in &newest.lines {
             self.budget.spend((HEAD_BYTES + line.shown.len()) as u64);
-            self.spool.push(line.time, line.stream, line.close, &line.shown);
+            self.spool.push(line.time, (line.stream, line.close), Mark::Overflowed, &line.shown);
         }
         left_out
     }
@@ -357,6 +358,7 @@ mod tests {
         };
         let text: String = std::iter::repeat_with(line).take(100_000).collect();
         recorder.take(0, text.as_bytes(), now);
+        recorder.flush(now);
         drop(recorder);
         let whole = String::from_utf8(whole(folder.path(), WholeLog::Broken).unwrap()).unwrap();
         let kept = whole.strip_suffix("\n[gpulayer: the rest of the text is lost]\n").unwrap();

@@ -3,10 +3,10 @@
 //! A record is 13 bytes of head and then the raw bytes of the line without its line end:
 //! length of the bytes (`u32`), kind (`u8`), time in microseconds since 1970 (`i64`), all little-endian.
 //! Kind: the low two bits are the stream (0 stdout, 1 stderr, 2 system). The next two say how the record was closed
-//! (0 by a line end, 1 cut, 2 by the end of the stream, 3 by a carriage return), the two behind them what a record of
-//! the system stream is (0 a remark, 1 a mark where lines were elided, 2 a mark where lines were lost).
-//! Carriage returns and invalid text stay as they were; the reader deals with them. Up to the first elision mark
-//! the bytes are exactly what the program wrote; behind it the overflow file has those.
+//! (0 by a line end, 1 cut, 2 by the end of the stream, 3 by a carriage return), the two behind them what it is (0 its
+//! place in the log, 1 the same behind the beginning of the overflow file, 2 a mark where lines were lost).
+//! Carriage returns and invalid text stay as they were; the reader deals with them. Up to the first record behind the
+//! beginning of the overflow file the bytes are exactly what the program wrote; from there on that file has them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -27,13 +27,13 @@ const GATHERED_BYTES: usize = 256 << 10;
 /// Of what is kept of a buffer that a long line made large.
 const KEPT_BUFFER_BYTES: usize = 512 << 10;
 
-/// What a record of the system stream is.
+/// What a record is apart from its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// A remark, or no record of the system at all.
+    /// Nothing special.
     None,
-    /// Lines were elided here.
-    Elided,
+    /// It stands behind the beginning of the overflow file, which has its bytes.
+    Overflowed,
     /// Lines were lost here.
     Lost,
 }
@@ -63,7 +63,7 @@ impl Head {
         };
         let mark = match self.mark {
             Mark::None => 0,
-            Mark::Elided => 1,
+            Mark::Overflowed => 1,
             Mark::Lost => 2,
         };
         let mut bytes = [0; HEAD_BYTES];
@@ -89,7 +89,7 @@ impl Head {
                 _ => Close::Redrawn,
             },
             mark: match kind >> MARK_SHIFT & 3 {
-                1 => Mark::Elided,
+                1 => Mark::Overflowed,
                 2 => Mark::Lost,
                 _ => Mark::None,
             },
@@ -125,8 +125,14 @@ impl Spool {
     }
 
     /// Gathers a record of the program.
-    pub(super) fn push(&mut self, time: Timestamp, stream: Stream, close: Close, bytes: &[u8]) {
-        self.gather(time, stream, close, Mark::None, bytes);
+    pub(super) fn push(
+        &mut self,
+        time: Timestamp,
+        (stream, close): (Stream, Close),
+        mark: Mark,
+        bytes: &[u8],
+    ) {
+        self.gather(time, (stream, close), mark, bytes);
         if self.gathered.len() >= GATHERED_BYTES {
             self.flush(time);
         }
@@ -134,10 +140,10 @@ impl Spool {
 
     /// Gathers a record of GPUlayer's own.
     pub(super) fn say(&mut self, time: Timestamp, mark: Mark, text: &str) {
-        self.gather(time, Stream::System, Close::Line, mark, text.as_bytes());
+        self.gather(time, (Stream::System, Close::Line), mark, text.as_bytes());
     }
 
-    fn gather(&mut self, time: Timestamp, stream: Stream, close: Close, mark: Mark, bytes: &[u8]) {
+    fn gather(&mut self, time: Timestamp, (stream, close): (Stream, Close), mark: Mark, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.gathered.extend_from_slice(&Head { length, stream, close, mark, time }.encode());
         self.gathered.extend_from_slice(bytes);
@@ -235,7 +241,7 @@ mod tests {
     fn heads_survive_the_file() {
         for stream in [Stream::Stdout, Stream::Stderr, Stream::System] {
             for close in [Close::Line, Close::Cut, Close::Unended, Close::Redrawn] {
-                for mark in [Mark::None, Mark::Elided, Mark::Lost] {
+                for mark in [Mark::None, Mark::Overflowed, Mark::Lost] {
                     let time = Timestamp::from_micros(-7);
                     let head = Head { length: 65_536, stream, close, mark, time };
                     assert_eq!(Head::decode(head.encode()), head);

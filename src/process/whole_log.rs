@@ -43,7 +43,7 @@ pub fn write_whole_log(task_folder: &Path, whole_log: WholeLog) -> Result<Option
     loop {
         let step = spool.advance(|head, bytes| -> io::Result<Step> {
             match head.mark {
-                Mark::Elided => return Ok(Step::Elided),
+                Mark::Overflowed => return Ok(Step::Overflowed),
                 Mark::Lost => {
                     encoder.write_all(b"[gpulayer: ")?;
                     encoder.write_all(bytes)?;
@@ -64,7 +64,7 @@ pub fn write_whole_log(task_folder: &Path, whole_log: WholeLog) -> Result<Option
         match step.transpose().map_err(failed)? {
             Some(Step::Same) => {}
             Some(Step::Differs) => differs = true,
-            Some(Step::Elided) | None => break,
+            Some(Step::Overflowed) | None => break,
         }
     }
     let overflow = match File::open(task_folder.join(OVERFLOW_FILE)) {
@@ -91,7 +91,7 @@ pub fn write_whole_log(task_folder: &Path, whole_log: WholeLog) -> Result<Option
 enum Step {
     Same,
     Differs,
-    Elided,
+    Overflowed,
 }
 
 /// Takes what can still be read of a frame that was never completed.

@@ -206,7 +206,7 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
 
     effects.clear();
     let mut run = TaskRun::adopt(&spec, Found::Lost { last_n: 0 }, &mut effects);
-    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::InLines }]);
+    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::Broken }]);
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Internal);
 }
