@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::artifact::Digest;
 use super::end::End;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::quantity::{Cpus, Seconds, Timestamp};
@@ -91,6 +92,9 @@ pub struct Task {
     pub ended_at: Option<Timestamp>,
     /// How it ended.
     pub end: Option<End>,
+    /// All that it wrote as one artifact (zstd), when the stored lines differ from it.
+    #[serde(default)]
+    pub log_artifact: Option<Digest>,
 }
 
 /// How a worker reaches the server.

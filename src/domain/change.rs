@@ -147,6 +147,8 @@ pub struct TaskStanding {
     pub stop_now: bool,
     /// How it ended.
     pub end: Option<Box<End>>,
+    /// Its whole log, when the stored lines say less; the job refers to it until it is purged.
+    pub log_artifact: Option<Digest>,
     /// Whether its resources on the worker are still taken although the task has ended (CONTRACT, Leases and
     /// loss).
     pub stale: bool,

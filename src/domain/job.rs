@@ -15,6 +15,7 @@ use serde_json::json;
 use super::change::{Change, JobRecord, JobStanding, StopCause, TaskStanding};
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
 use super::placement::Shape;
+use crate::contract::artifact::Digest;
 use crate::contract::end::End;
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
@@ -353,6 +354,7 @@ impl LiveJob {
                 stop_cause: run.and_then(|run| run.stop).map(|stop| stop.cause),
                 stop_now: run.and_then(|run| run.stop).is_some_and(|stop| stop.now),
                 end: end.end.map(|end| Box::new(end.clone())),
+                log_artifact: end.log_artifact,
                 stale: end.stale,
             },
         ));
@@ -392,15 +394,16 @@ impl LiveJob {
 struct TaskEnd<'a> {
     state: TaskState,
     end: Option<&'a End>,
+    log_artifact: Option<Digest>,
     stale: bool,
 }
 
 impl<'a> TaskEnd<'a> {
     fn running() -> Self {
-        Self { state: TaskState::Running, end: None, stale: false }
+        Self { state: TaskState::Running, end: None, log_artifact: None, stale: false }
     }
 
     fn ended(end: &'a End) -> Self {
-        Self { state: end.reason.task_state(), end: Some(end), stale: false }
+        Self { state: end.reason.task_state(), end: Some(end), log_artifact: None, stale: false }
     }
 }

@@ -154,6 +154,7 @@ pub struct TaskStandingForm {
     stop_cause: Option<&'static str>,
     stop_now: bool,
     end_json: Option<String>,
+    log_artifact: Option<[u8; 32]>,
     stale: bool,
 }
 
@@ -167,6 +168,7 @@ impl TaskStandingForm {
             stop_cause: standing.stop_cause.map(|cause| cause.word()),
             stop_now: standing.stop_now,
             end_json: standing.end.as_deref().map(json),
+            log_artifact: standing.log_artifact.map(|digest| *digest.bytes()),
             stale: standing.stale,
         }
     }

@@ -200,6 +200,7 @@ pub struct TaskStandingRow {
     pub stop_cause: Option<String>,
     pub stop_now: bool,
     pub end_json: Option<String>,
+    pub log_artifact: Option<Vec<u8>>,
     pub stale: bool,
 }
 
@@ -215,6 +216,10 @@ impl TaskStandingRow {
             end: self
                 .end_json
                 .map(|text| json(&text, "task_standings.end_json").map(Box::new))
+                .transpose()?,
+            log_artifact: self
+                .log_artifact
+                .map(|bytes| hash(&bytes, "task_standings.log_artifact").map(Digest::from_bytes))
                 .transpose()?,
             stale: self.stale,
         })
@@ -236,6 +241,7 @@ pub fn read_task(row: TaskRow, standing: TaskStandingRow) -> Result<Task, StoreE
         started_at: standing.started_at,
         ended_at: standing.ended_at,
         end: standing.end.map(|end| *end),
+        log_artifact: standing.log_artifact,
     })
 }
 

@@ -65,6 +65,7 @@ diesel::table! {
         stop_cause -> Nullable<Text>,
         stop_now -> Bool,
         end_json -> Nullable<Text>,
+        log_artifact -> Nullable<Binary>,
         stale -> Bool,
     }
 }

@@ -24,7 +24,7 @@ use super::schema::{
 };
 use super::space::Ballast;
 use crate::contract::artifact::Digest;
-use crate::contract::ids::JobId;
+use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::contract::worker::TaskState;
 use crate::domain::change::{Change, JobResults, TaskStanding};
@@ -49,6 +49,7 @@ const FRESH_TASK: TaskStanding = TaskStanding {
     stop_cause: None,
     stop_now: false,
     end: None,
+    log_artifact: None,
     stale: false,
 };
 
@@ -193,6 +194,9 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             replace_into(task_standings::table)
                 .values(TaskStandingForm::new(*id, standing))
                 .execute(connection)?;
+            if let Some(digest) = standing.log_artifact {
+                refer_to_log(connection, *id, digest)?;
+            }
         }
         Change::JobMoved(..) | Change::TaskMoved(..) => {}
         Change::JobResults(id, results) => write_results(connection, *id, results)?,
@@ -235,6 +239,16 @@ fn refer(
             .execute(connection)?;
     }
     Ok(())
+}
+
+/// A task's log outlives the attempt: the next one's results do not take its place.
+fn refer_to_log(connection: &mut SqliteConnection, id: TaskId, digest: Digest) -> QueryResult<()> {
+    let job: Option<Vec<u8>> =
+        tasks::table.find(id.to_bytes()).select(tasks::job_id).first(connection).optional()?;
+    match job.as_deref().and_then(JobId::from_bytes) {
+        Some(job_id) => refer(connection, job_id, false, &[digest]),
+        None => Ok(()),
+    }
 }
 
 fn write_results(connection: &mut SqliteConnection, id: JobId, results: &JobResults) -> QueryResult<()> {

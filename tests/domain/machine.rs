@@ -102,6 +102,7 @@ impl Persisted {
                     stop_cause: None,
                     stop_now: false,
                     end: None,
+                    log_artifact: None,
                     stale: false,
                 };
                 self.tasks.push((record.clone(), row));

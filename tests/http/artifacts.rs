@@ -149,6 +149,7 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
         stop_cause: None,
         stop_now: false,
         end: None,
+        log_artifact: None,
         stale: false,
     };
     let placed = TaskRecord {

@@ -80,6 +80,7 @@ pub fn task_standing(state: TaskState, stale: bool) -> TaskStanding {
         stop_cause: None,
         stop_now: false,
         end: None,
+        log_artifact: None,
         stale,
     }
 }

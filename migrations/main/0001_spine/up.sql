@@ -61,6 +61,7 @@ CREATE TABLE task_standings (
     stop_cause TEXT,
     stop_now   INTEGER NOT NULL,
     end_json   TEXT,
+    log_artifact BLOB,
     stale      INTEGER NOT NULL
 ) WITHOUT ROWID;
 -- Ended while the worker may still hold the process tree: rare. Tasks that have not ended are found by their job.
@@ -110,7 +111,8 @@ CREATE TABLE tokens (
     created_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Which artifacts a job keeps alive; `of_results` = by what it produced, not by its spec.
+-- Which artifacts a job keeps alive; `of_results` = by the results of its last attempt, which take the place of those
+-- before; else by its spec, or as the log of one of its tasks.
 CREATE TABLE artifact_refs (
     job_id     BLOB    NOT NULL,
     of_results INTEGER NOT NULL,

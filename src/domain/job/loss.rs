@@ -108,7 +108,7 @@ impl LiveJob {
         stale: bool,
     ) {
         let end = End::of(reason, detail.to_owned());
-        let row = TaskEnd { state: reason.task_state(), end: Some(&end), stale };
+        let row = TaskEnd { state: reason.task_state(), end: Some(&end), log_artifact: None, stale };
         self.task_moved(ledger, placed, Some(run), row);
         let data = json!({"worker": placed.worker, "reason": reason, "stale": stale});
         self.event(ledger, Some(placed.task_id), EventType::TaskLost, data);

@@ -92,7 +92,7 @@ impl LiveJob {
             return Err(ReportRefusal::StaleEpoch);
         };
         let placed = placed.clone();
-        let end = TaskEnd { state: TaskState::Declined, end: None, stale: false };
+        let end = TaskEnd { state: TaskState::Declined, end: None, log_artifact: None, stale: false };
         self.task_moved(ledger, &placed, None, end);
         self.event(ledger, Some(placed.task_id), EventType::TaskDeclined, json!({"detail": detail}));
         self.avoid = Some(placed.worker);
@@ -107,7 +107,8 @@ impl LiveJob {
         };
         let (placed, run) = (placed.clone(), *run);
         let Checked { end, outputs, warnings } = Checked::of(&placed.spec, &run, finish);
-        self.task_moved(ledger, &placed, Some(&run), TaskEnd::ended(&end));
+        let row = TaskEnd { log_artifact: finish.log_artifact, ..TaskEnd::ended(&end) };
+        self.task_moved(ledger, &placed, Some(&run), row);
         if self.tries_again(&placed, &run, &end) {
             self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
         }
