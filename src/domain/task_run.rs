@@ -132,13 +132,8 @@ pub enum Effect {
         /// Where the whole log is.
         whole_log: WholeLog,
     },
-<<<<<<< HEAD
-    /// Look for outputs and undeclared files, and bring the outputs to the server.
-    Collect,
     /// Bring no more of them; still answered by `Collected`, in which what was not brought is named.
     StopCollecting,
-=======
->>>>>>> f7d0ff8 (process: a flood is elided under a budget, and every byte of it kept)
     /// Remove the task's folder; nothing more is needed of it.
     RemoveFolder,
     /// Keep the workspace for those who want its undeclared files, and remove the rest.

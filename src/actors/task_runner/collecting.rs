@@ -33,8 +33,7 @@ pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
 }
 
 /// Looks for what the task left, and publishes what its outputs declare. What cannot be brought stays in the kept
-/// workspace, and is named.
-/// Brings no more once `stopped`'s other end is dropped.
+/// workspace, and is named. Brings no more once `stopped`'s other end is dropped.
 pub(super) async fn collect(
     around: Arc<Surroundings>,
     assignment: Assignment,
