@@ -358,7 +358,8 @@ impl TaskRunner {
         let run = TaskRun::adopt(&assignment.spec, found, &mut effects);
         self.tasks.insert(task_id, Task::new(assignment, folder, run));
         if let Some(process) = process {
-            self.watch(task_id, async { Ok(process) }, ctx);
+            let mut adopted = Some(process);
+            self.watch(task_id, async move || adopted.take().map(Ok), ctx);
         }
         self.carry_out(task_id, effects, ctx);
     }
@@ -407,8 +408,11 @@ impl TaskRunner {
             Effect::StopCollecting => drop(task.collecting.take()),
             Effect::Launch => {
                 let launch = running::launch(around, &task.assignment, &task.folder);
-                let spec = Arc::clone(&task.assignment.spec);
-                self.watch(task_id, running::hand_over(Arc::clone(around), spec, launch), ctx);
+                let (around, spec) = (Arc::clone(around), Arc::clone(&task.assignment.spec));
+                let launch = async move || {
+                    Some(running::hand_over(Arc::clone(&around), Arc::clone(&spec), launch.clone()).await)
+                };
+                self.watch(task_id, launch, ctx);
             }
             Effect::StopShim { cause, now } => {
                 // The errand is gone only when the task has ended.
@@ -455,7 +459,7 @@ impl TaskRunner {
     fn watch(
         &mut self,
         task_id: TaskId,
-        process: impl Future<Output = Result<TaskProcess, LaunchError>> + 'static,
+        bring: impl AsyncFnMut() -> Option<Result<TaskProcess, LaunchError>> + 'static,
         ctx: &mut Context<Self>,
     ) {
         let Some(task) = self.tasks.get_mut(&task_id) else {
@@ -465,8 +469,8 @@ impl TaskRunner {
         task.stops = Some(stops);
         let (folder, runner) = (task.folder.clone(), ctx.address());
         actix::spawn(async move {
-            running::watch(process, &folder, ordered, |event| runner.do_send(Happened { task_id, event }))
-                .await;
+            let tell = |event| runner.do_send(Happened { task_id, event });
+            running::watch(task_id, bring, &folder, ordered, tell).await;
         });
     }
 

@@ -18,13 +18,17 @@ impl FarWorker {
     pub fn start_with(house: &House, url: &str, flags: &[&str]) -> Self {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(house.path().join("far.log")).unwrap();
+        Self(Self::command(house, url).args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+
+    /// How it is started.
+    pub fn command(house: &House, url: &str) -> Command {
         let mut command = Command::new(binary("gpulayer-worker"));
         command
             .args(["--url", url, "--name", "far", "--join-token-file"])
             .arg(house.home().join("join-token"));
-        command.arg("--folder").arg(Self::folder(house)).args(flags);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        Self(child)
+        command.arg("--folder").arg(Self::folder(house)).stdin(Stdio::null());
+        command
     }
 
     /// Where its identity, shims and tasks lie.

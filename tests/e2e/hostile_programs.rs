@@ -18,6 +18,7 @@ use crate::house::{House, alive, eventually};
 use crate::processes;
 
 const FLOOD_LINES: usize = 20_000;
+const SECRET: &str = "correct/horse battery+staple=47";
 
 /// One program, and what must come of it.
 struct Case {
@@ -34,6 +35,7 @@ struct Case {
 
 /// A job that has ended.
 struct Outcome {
+    pids: PathBuf,
     job: Job,
     lines: Vec<LogLine>,
 }
@@ -69,6 +71,11 @@ fn cases() -> Vec<Case> {
         Case { outputs: &["out"], ..case(&["strange_files.py"], what_can_come_comes) },
         case(&["forks_and_leaves.py"], |_, seen| assert_eq!(seen.stdout(), ["the storm is over"])),
         case(&["looks_around.py"], sees_only_what_is_allowed),
+        Case {
+            reason: EndReason::ExitNonzero,
+            exit_code: Some(1),
+            ..case(&["spills_secret.py"], its_secret_is_nowhere)
+        },
         ends(&["dies.py", "0"], EndReason::Completed, Some(0)),
         ends(&["dies.py", "7"], EndReason::ExitNonzero, Some(7)),
         ends(&["dies.py", "SIGSEGV"], EndReason::Signalled, None),
@@ -144,6 +151,22 @@ fn what_can_come_comes(house: &House, seen: &Outcome) {
     assert_eq!(seen.job.outputs.len(), 9, "{:?}", seen.job.outputs);
 }
 
+fn its_secret_is_nowhere(house: &House, seen: &Outcome) {
+    let said = seen.stdout();
+    assert_eq!(said.iter().filter(|line| line.starts_with("here it is: ")).count(), 4, "{said:?}");
+    let forms = std::fs::read_to_string(seen.pids.with_extension("forms")).unwrap();
+    let mut known = serde_json::to_string(&seen.job).unwrap();
+    known.push_str(&serde_json::to_string(&seen.lines).unwrap());
+    let events = house.run(&["events", "--json", &seen.job.id.to_string()]);
+    known.push_str(&String::from_utf8_lossy(&events.stdout));
+    for file in ["gpulayer.db", "gpulayer.db-wal", "logs.db", "logs.db-wal"] {
+        known
+            .push_str(&String::from_utf8_lossy(&std::fs::read(house.state().join(file)).unwrap_or_default()));
+    }
+    let form = forms.lines().find(|form| known.contains(form));
+    assert_eq!(form, None, "{said:?}");
+}
+
 fn sees_only_what_is_allowed(_: &House, seen: &Outcome) {
     let saw: Value = serde_json::from_str(seen.stdout()[0]).unwrap();
     let allowed = |name: &str| {
@@ -198,6 +221,11 @@ impl Run {
             "outputs": outputs,
             "grace_s": 0.2,
         });
+        if case.words[0] == "spills_secret.py" {
+            let secret = house.path().join("secret");
+            std::fs::write(&secret, SECRET).unwrap();
+            spec["secrets"] = json!([{"name": "API_KEY", "ref": format!("file:{}", secret.display())}]);
+        }
         spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         let id = house.submit(&spec).await.id;
         Self { case, id, pids }
@@ -232,7 +260,7 @@ impl Run {
             let path = format!("/v1/jobs/{}/logs?limit=500&after={after}", self.id);
             let page: Sequence<LogLine> = house.client().get(&path).await.unwrap();
             if page.items.is_empty() {
-                return Outcome { job, lines };
+                return Outcome { pids: self.pids.clone(), job, lines };
             }
             after = page.next_after;
             lines.extend(page.items);

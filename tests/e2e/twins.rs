@@ -2,11 +2,15 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use gpulayer::contract::job::{Job, JobState};
+use rand::RngExt;
 use serde_json::Value;
 
-use crate::house::{House, argv, eventually, shell};
+use crate::far_worker::FarWorker;
+use crate::house::{House, alive, argv, eventually, shell};
+use crate::processes;
 
 #[actix_rt::test]
 async fn a_second_daemon_on_one_state_folder_is_refused_and_the_first_goes_on() {
@@ -23,6 +27,60 @@ async fn a_second_daemon_on_one_state_folder_is_refused_and_the_first_goes_on() 
     assert_eq!(output.status.code(), Some(1), "{complaint}");
     assert!(complaint.contains(&daemon.pid().to_string()), "it names the holder: {complaint}");
     assert_eq!(house.end(house.submit(&argv(&["true"])).await.id).await.state, JobState::Succeeded);
+}
+
+#[actix_rt::test]
+async fn a_second_worker_in_one_folder_is_refused_and_the_first_goes_on() {
+    let house = House::new();
+    let _daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
+    let url = format!("unix:{}", house.state().join("gpulayer.sock").display());
+    let _worker = FarWorker::start(&house, &url);
+    let mut far = argv(&["true"]);
+    far["target"] = serde_json::json!("remote");
+    assert_eq!(house.end(house.submit(&far).await.id).await.state, JobState::Succeeded);
+    let second = FarWorker::command(&house, &url).output().unwrap();
+    let complaint = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains("another worker runs in"), "{complaint}");
+    assert_eq!(house.end(house.submit(&far).await.id).await.state, JobState::Succeeded);
+}
+
+#[actix_rt::test]
+async fn commands_that_start_the_daemon_at_once_get_their_jobs_done_although_it_is_killed() {
+    let house = House::new();
+    let count = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo $i; sleep 0.02; done";
+    let runs: Vec<_> = (0..4)
+        .map(|_| {
+            let mut command =
+                house.command(&["run", "--source", "none", "--cpus", "0.1", "--", "sh", "-c", count]);
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+            command.current_dir(house.path()).spawn().unwrap()
+        })
+        .collect();
+    for _ in 0..3 {
+        // The runs may be done already: then this starts it.
+        assert!(house.run(&["whoami"]).status.success());
+        let daemon: u32 = eventually("a daemon", async || {
+            let holder = std::fs::read_to_string(house.state().join("lock")).ok()?;
+            let pid = holder.trim().parse().ok()?;
+            let ours = processes::command_line(pid).contains("gpulayer");
+            (ours && alive(pid) && house.state().join("gpulayer.sock").exists()).then_some(pid)
+        })
+        .await;
+        tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..300))).await;
+        processes::signal(daemon, rustix::process::Signal::KILL);
+        eventually("it to be gone", async || (!alive(daemon)).then_some(())).await;
+    }
+    let expected: String = (1..=40).map(|number| format!("{number}\n")).collect();
+    for run in runs {
+        let output = run.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
+    }
+    assert!(house.run(&["whoami"]).status.success());
+    let jobs: Value = house.client().get("/v1/jobs").await.unwrap();
+    assert_eq!(jobs["items"].as_array().unwrap().len(), 4, "each was accepted once");
+    assert!(house.run(&["down", "--yes"]).status.success());
 }
 
 #[test]

@@ -94,21 +94,26 @@ pub(super) async fn hand_over(
     Ok(around.options.shims.launch(launch).await?)
 }
 
-/// Tells what a task's process does until its end, and passes stop orders on to it.
+/// Tells what a task's process does until its end, and passes stop orders on to it. `bring` gives the process, and
+/// another one when a shim was killed before it took the task: then nothing of it has run. `None` = it has no other.
 pub(super) async fn watch(
-    process: impl Future<Output = Result<TaskProcess, LaunchError>>,
+    task_id: TaskId,
+    mut bring: impl AsyncFnMut() -> Option<Result<TaskProcess, LaunchError>>,
     folder: &TaskFolder,
     mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),
 ) {
-    let mut process = match process.await {
-        Ok(process) => process,
-        Err(error) => return tell(Event::LaunchFailed { detail: said(&error) }),
+    let mut process = match bring().await {
+        Some(Ok(process)) => process,
+        Some(Err(error)) => return tell(Event::LaunchFailed { detail: said(&error) }),
+        None => return tell(lost(task_id, folder).await),
     };
+    let mut stopped = false;
     loop {
         let event = tokio::select! {
             event = process.recv() => event,
             Some((cause, now)) = stops.recv() => {
+                stopped = true;
                 // A shim that does not hear it is gone, which the next event says.
                 if let Err(error) = process.stop_for(cause, now).await {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a stop order did not arrive");
@@ -120,7 +125,12 @@ pub(super) async fn watch(
             Some(ShimEvent::Started { .. }) => tell(Event::Launched),
             Some(ShimEvent::Logged { through_n }) => tell(Event::Logged { through_n }),
             Some(ShimEvent::Ended(record)) => return tell(Event::Ended(facts(*record))),
-            Some(ShimEvent::ShimLost) | None => return tell(lost(process.task_id(), folder).await),
+            Some(ShimEvent::ShimLost) | None if !stopped && !folder.was_launched() => match bring().await {
+                Some(Ok(another)) => process = another,
+                Some(Err(error)) => return tell(Event::LaunchFailed { detail: said(&error) }),
+                None => return tell(lost(task_id, folder).await),
+            },
+            Some(ShimEvent::ShimLost) | None => return tell(lost(task_id, folder).await),
         }
     }
 }

@@ -66,8 +66,8 @@ impl Blow {
 pub struct Victims {
     /// Tasks that were not over: each must end `internal`.
     pub running: BTreeSet<TaskId>,
-    /// Tasks that no shim had taken yet: one may have been on its way to a killed shim.
-    pub waiting: BTreeSet<TaskId>,
+    /// Tasks that some shim was just about to take: it may have been a killed one.
+    pub begun: BTreeSet<TaskId>,
 }
 
 /// Kills shims. They are stopped first, so that what they hold cannot change any more.
@@ -94,7 +94,9 @@ fn note_held(shims: &[u32], worker_folders: &[PathBuf], victims: &mut Victims) {
         for task in tasks.flatten().map(|entry| entry.path()) {
             let Some(id) = task.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
             match holder(&task) {
-                None => drop(victims.waiting.insert(id)),
+                None if task.join("shim.json").exists() => drop(victims.begun.insert(id)),
+                // One that was on its way to a killed shim goes to another.
+                None => {}
                 Some(pid) if shims.contains(&pid) && matches!(ExitRecord::read(&task), Ok(None)) => {
                     victims.running.insert(id);
                 }

@@ -104,7 +104,7 @@ fn check_attempts(told: &str, job: &Job, kind: Kind, tasks: &[Task], victims: &V
         };
         let killed = victims.running.contains(&task.id);
         if end.reason == EndReason::Internal {
-            assert!(killed || victims.waiting.contains(&task.id), "{told}: its shim was not killed: {end:?}");
+            assert!(killed || victims.begun.contains(&task.id), "{told}: its shim was not killed: {end:?}");
             fallen += 1;
         } else if killed {
             // Both happened: the stop and the kill of the shim.
