@@ -438,7 +438,8 @@ impl TaskRunner {
                     let (stop, stopped) = oneshot::channel();
                     task.collecting = Some(stop);
                     let (assignment, folder) = (task.assignment.clone(), task.folder.clone());
-                    let errand = collecting::collect(Arc::clone(around), assignment, folder, whole_log, stopped);
+                    let errand =
+                        collecting::collect(Arc::clone(around), assignment, folder, whole_log, stopped);
                     send_back(task_id, errand, ctx.address());
                 }
             }
