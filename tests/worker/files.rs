@@ -190,3 +190,24 @@ fn an_input_is_fetched_once_whoever_asks_and_tasks_cannot_change_the_copy_that_i
     assert_eq!(server.change(|record| record.fetches), 3);
     stop(worker);
 }
+
+#[test]
+fn many_outputs_all_come_back_and_one_that_two_outputs_declare_is_sent_once() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let spec = JobSpec {
+        outputs: vec![output("out", false), output("out/7", false)],
+        ..shell("mkdir out; for i in $(seq 300); do echo $i > out/$i; done")
+    };
+    let (_, finish) = server.run(spec);
+    assert_eq!((finish.end.reason, finish.outputs.len()), (EndReason::Completed, 301), "{:?}", finish.end);
+    assert_eq!(server.change(|record| record.publishes), 300);
+    let paths: Vec<_> = finish.outputs.iter().map(|file| file.path.clone()).collect();
+    let mut sorted = paths.clone();
+    sorted.sort();
+    assert_eq!(paths, sorted, "in order, whoever was ready first");
+    for number in [1, 7, 300] {
+        assert_eq!(text_of(&server, &finish, &format!("out/{number}")), format!("{number}\n"));
+    }
+    stop(worker);
+}

@@ -5,6 +5,9 @@
 //! bytes, a bad disk), so its bytes are hashed once before their first use; after that the size and the time of
 //! the last change are compared at each use, and hashed again when they differ. The time of the last change is also
 //! when a file was last used.
+//!
+//! Unpacked trees are not cached: to make 1,000 small files again from a tar took less time than to copy them from
+//! a tree (measured on ext4, and a reflink saves nothing on small files).
 
 use std::collections::HashMap;
 use std::fs::{self, File};

@@ -1,5 +1,6 @@
 //! Brings a finished task's outputs to the server and names what else it left.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, StreamExt};
 use tokio::sync::oneshot;
 
 use super::Surroundings;
@@ -25,6 +27,8 @@ use crate::process;
 /// How long a server that has no room for an output is asked again.
 const ROOM_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Files sent at the same time.
+const AT_ONCE: usize = 8;
 const STOPPED: &str = "the task was ordered to stop at once before it was brought";
 
 /// Whether there is nothing to look for.
@@ -69,7 +73,7 @@ async fn keep_log(
     let Some(_) = written.map_err(|gone| gone.to_string())?.map_err(|error| said(&error))? else {
         return Ok(None);
     };
-    let published = publish(around, &path, || File::open(&path)).await;
+    let published = publish(around, &path, || File::open(&path), &RoomPatience::default()).await;
     published.map(|published| Some(published.digest))
 }
 
@@ -130,35 +134,67 @@ async fn publish_all(
         let why = output.map_or_else(String::new, |output| format!("nothing matches `{}`", output.path));
         collection.uncollected.push(UncollectedOutput { name, why });
     }
-    let mut published: HashMap<String, Published> = HashMap::new();
-    let mut is_stopped = false;
+    let published = publish_files(around, &collected.files, root, stopped).await;
     for file in collected.files {
         if file.content != CollectedContent::Regular {
             collection.outputs.push(file.listed(None));
             continue;
         }
-        let known = published.get(&file.path).copied();
-        let done = match known {
-            Some(done) => Ok(done),
-            // A dropped sender is an answer for good: the receiver must not be asked again.
-            None if is_stopped => Err(STOPPED.to_owned()),
-            None => tokio::select! {
-                done = publish(around, file.path.as_ref(), || file.open(root.as_fd())) => done,
-                _ = &mut *stopped => {
-                    is_stopped = true;
-                    Err(STOPPED.to_owned())
-                }
-            },
-        };
-        match done {
-            Ok(done) => {
-                collection.outputs.push(file.listed(Some((done.digest, done.size_bytes))));
-                published.insert(file.path, done);
-            }
-            Err(why) => left_behind(&mut collection, spec, file, &why),
+        match published.get(&file.path) {
+            Some(Ok(done)) => collection.outputs.push(file.listed(Some((done.digest, done.size_bytes)))),
+            Some(Err(why)) => left_behind(&mut collection, spec, file, why),
+            None => left_behind(&mut collection, spec, file, STOPPED),
         }
     }
     collection
+}
+
+/// Publishes every file once, several at a time: what takes long is the wait for the server's disk. What is not in the
+/// answer was not brought before `stopped`.
+async fn publish_files(
+    around: &Surroundings,
+    files: &[CollectedFile],
+    root: &OwnedFd,
+    stopped: &mut oneshot::Receiver<()>,
+) -> HashMap<String, Result<Published, String>> {
+    let room = RoomPatience::default();
+    let regular = files.iter().filter(|file| file.content == CollectedContent::Regular);
+    let unique: HashMap<&str, &CollectedFile> = regular.map(|file| (file.path.as_str(), file)).collect();
+    let mut on_their_way = stream::iter(unique.into_values())
+        .map(async |file| {
+            let sent = publish(around, file.path.as_ref(), || file.open(root.as_fd()), &room).await;
+            (file.path.clone(), sent)
+        })
+        .buffer_unordered(AT_ONCE);
+    let mut published = HashMap::new();
+    loop {
+        tokio::select! {
+            done = on_their_way.next() => match done {
+                Some((path, done)) => drop(published.insert(path, done)),
+                None => return published,
+            },
+            _ = &mut *stopped => return published,
+        }
+    }
+}
+
+/// How long a server without room is asked: together, not once more for every file.
+#[derive(Default)]
+struct RoomPatience {
+    refused_since: Cell<Option<Instant>>,
+}
+
+impl RoomPatience {
+    fn served(&self) {
+        self.refused_since.set(None);
+    }
+
+    /// Whether it has refused for long enough.
+    fn refused(&self) -> bool {
+        let since = self.refused_since.get().unwrap_or_else(Instant::now);
+        self.refused_since.set(Some(since));
+        since.elapsed() > ROOM_PATIENCE
+    }
 }
 
 /// It stays in the workspace, which is kept for it.
@@ -181,20 +217,22 @@ async fn publish<E: std::fmt::Display>(
     around: &Surroundings,
     shown: &Path,
     open: impl Fn() -> Result<File, E>,
+    room: &RoomPatience,
 ) -> Result<Published, String> {
     let mut pause = Pause::new();
-    let mut no_room_since = None;
     loop {
         let file = open().map_err(|error| format!("it cannot be read: {error}"))?;
         match around.options.channel.publish(file, shown).await {
-            Ok(published) => return Ok(published),
+            Ok(published) => {
+                room.served();
+                return Ok(published);
+            }
             Err(ChannelError::Refused(problem)) if problem.retryable => {
-                let since = *no_room_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > ROOM_PATIENCE {
+                if room.refused() {
                     return Err(problem.detail);
                 }
             }
-            Err(error) if error.may_repeat() => no_room_since = None,
+            Err(error) if error.may_repeat() => room.served(),
             Err(error) => return Err(said(&error)),
         }
         pause.wait().await;
