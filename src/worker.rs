@@ -9,6 +9,7 @@ mod heartbeat;
 mod identity;
 pub mod in_process;
 mod machine;
+mod secret_names;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -166,7 +167,10 @@ impl Worker {
             boot_id: machine::boot_id().map_err(WorkerError::Machine)?,
             incarnation,
         };
-        let capabilities = machine::capabilities(options.cpus, options.memory_bytes, options.labels.clone());
+        let mut capabilities =
+            machine::capabilities(options.cpus, options.memory_bytes, options.labels.clone());
+        capabilities.secrets = options.secrets.names();
+        capabilities.spec_secret_refs = options.secrets.allows_spec_refs();
         let room = DiskRoom::new(folder.path(), options.disk);
         let kept = room.kept();
         let disk = DiskWatch::start(room.clone()).map_err(WorkerError::Thread)?;
@@ -257,6 +261,10 @@ impl Life {
             channel: Arc::clone(&self.channel),
             held: held.clone(),
             room: self.room.clone(),
+            secret_names: secret_names::followed(
+                self.options.secrets.clone(),
+                self.capabilities.secrets.clone(),
+            ),
             incarnation: self.identity.incarnation,
             every: timing.heartbeat_s,
             orders: runner.clone().recipient(),

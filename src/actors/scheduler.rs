@@ -4,7 +4,8 @@
 //! Owns: the queue and the pool, as far as it has been told, and what it proposed and nobody answered yet.
 //! Never: decides; the supervisor disposes of every proposal.
 //! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `CapacityFreed`,
-//! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`), the front desk (`ExplainQueue`).
+//! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`,
+//! `WorkerSecrets`), the front desk (`ExplainQueue`).
 //! Tells: the supervisor (`PlacementProposed`).
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
 
@@ -17,7 +18,7 @@ use super::messages::front_desk::ExplainQueue;
 use super::messages::job_supervisor::PlacementProposed;
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
-    WorkerDown, WorkerHealth, WorkerUp,
+    WorkerDown, WorkerHealth, WorkerSecrets, WorkerUp,
 };
 use super::messages::send;
 use crate::contract::ids::{JobId, WorkerId};
@@ -179,6 +180,15 @@ impl Handler<WorkerHealth> for Scheduler {
 
     fn handle(&mut self, health: WorkerHealth, ctx: &mut Self::Context) {
         self.pool.worker_health(health.worker_id, health.unhealthy);
+        self.pass_soon(ctx);
+    }
+}
+
+impl Handler<WorkerSecrets> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, secrets: WorkerSecrets, ctx: &mut Self::Context) {
+        self.pool.worker_secrets(secrets.worker_id, secrets.names);
         self.pass_soon(ctx);
     }
 }

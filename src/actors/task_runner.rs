@@ -10,6 +10,7 @@ mod cache;
 mod collecting;
 mod folder;
 mod held;
+mod hidden_names;
 mod kept;
 mod logs;
 mod outbox;

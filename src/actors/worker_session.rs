@@ -4,7 +4,8 @@
 //! Never: decides about tasks; reports go on to the supervisor.
 //! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`).
 //! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `SessionOpened`), the lease reaper
-//! (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`).
+//! (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`,
+//! `WorkerSecrets`).
 //! After a restart: opened again from the worker's row, offline until its first word; offers and stops are told
 //! again by the supervisor.
 
@@ -18,7 +19,7 @@ use super::messages::front_desk::{
 };
 use super::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
 use super::messages::lease_reaper::Renew;
-use super::messages::scheduler::{WorkerDown, WorkerHealth, WorkerUp};
+use super::messages::scheduler::{WorkerDown, WorkerHealth, WorkerSecrets, WorkerUp};
 use super::messages::worker_session::{Describe, NewSession, Offer, SessionPorts, Settled, StopTask};
 use super::messages::{Reply, send};
 use crate::clock;
@@ -57,6 +58,8 @@ pub struct SessionTells {
     pub down: Recipient<WorkerDown>,
     /// The scheduler.
     pub health: Recipient<WorkerHealth>,
+    /// The scheduler.
+    pub secrets: Recipient<WorkerSecrets>,
 }
 
 /// See the module.
@@ -182,6 +185,14 @@ impl WorkerSession {
             incarnation: self.record.identity.incarnation,
             capabilities: self.record.capabilities.clone(),
         });
+    }
+
+    /// The names in its table of secrets, passed on when they are news.
+    fn heard_secrets(&mut self, names: Option<Vec<String>>) {
+        if let Some(names) = names.filter(|names| *names != self.record.capabilities.secrets) {
+            self.record.capabilities.secrets.clone_from(&names);
+            self.tells.secrets.do_send(WorkerSecrets { worker_id: self.record.id, names });
+        }
     }
 
     /// What it said of its own health, passed on when it is news.
@@ -346,6 +357,7 @@ impl Handler<Heartbeat> for WorkerSession {
             self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks });
             self.notice_gone(&request.tasks);
             self.heard_health(request.health);
+            self.heard_secrets(request.secrets);
         }
         send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders: self.orders() }));
     }

@@ -343,7 +343,7 @@ impl WaitReason {
                 self.told = true;
                 let cancel = next.command(&format!("cancel {}", tail(id)));
                 say(&format!(
-                    "no worker here is large enough, so it waits until one comes · `{cancel}` ends it"
+                    "no worker here can take it as it is, so it waits until one can · `{cancel}` ends it"
                 ));
             }
             self.said = reason;

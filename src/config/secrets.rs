@@ -127,6 +127,11 @@ impl SecretSource {
         Self { file: Some(file), allow_spec_refs }
     }
 
+    /// Whether there can be a table at all.
+    pub fn has_table(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Whether jobs may name variables and files of this worker.
     pub fn allows_spec_refs(&self) -> bool {
         self.allow_spec_refs

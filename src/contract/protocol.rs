@@ -202,6 +202,9 @@ pub struct HeartbeatRequest {
     /// Why it is unhealthy, when it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
+    /// Names in its `[secrets]` table, whenever it may change; absent = as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Vec<String>>,
 }
 
 /// The answer to a heartbeat.

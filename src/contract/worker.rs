@@ -128,6 +128,12 @@ pub struct Capabilities {
     /// GPUs (later).
     #[serde(default)]
     pub gpus: Vec<serde_json::Value>,
+    /// Names of the secrets in its table, never their values.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    /// Whether jobs may name variables and files of it as secrets.
+    #[serde(default)]
+    pub spec_secret_refs: bool,
 }
 
 /// A worker's state (CONTRACT, Words and states).

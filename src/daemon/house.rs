@@ -99,6 +99,7 @@ impl House {
             up: scheduler.clone().recipient(),
             down: scheduler.clone().recipient(),
             health: scheduler.clone().recipient(),
+            secrets: scheduler.clone().recipient(),
         };
         let open_session = session_opener(timing, journal.clone(), durability.clone(), session_tells);
         let desk_tells = DeskTells {

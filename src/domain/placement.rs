@@ -11,6 +11,8 @@ mod pass;
 mod pool;
 mod queue;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 pub use explain::{Verdict, WorkerReason, explain, never_fits, queue_reason, verdict};
@@ -20,6 +22,7 @@ pub use pass::{Pass, Placed, place};
 pub use pool::{Pool, PoolError, PoolWorker};
 pub use queue::{Queue, QueuedJob};
 
+use super::secrets::SecretRef;
 use crate::contract::ids::{Epoch, JobId, WorkerId};
 use crate::contract::spec::{JobSpec, Resources, Target};
 
@@ -33,12 +36,25 @@ pub struct Shape {
     /// Where it may run.
     #[serde(default)]
     pub target: Target,
+    /// Secrets that the worker's table has to have.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub secrets: BTreeSet<String>,
+    /// Whether it names variables or files of the worker as secrets, so that the worker has to allow that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spec_secret_refs: bool,
 }
 
 impl Shape {
     /// The part of a spec that decides where it can run.
     pub fn of(spec: &JobSpec) -> Self {
-        Self { resources: spec.resources.clone(), target: spec.target }
+        let mut shape = Self { resources: spec.resources.clone(), target: spec.target, ..Self::default() };
+        for secret in &spec.secrets {
+            match SecretRef::parse(&secret.reference) {
+                Some(SecretRef::Name(name)) => drop(shape.secrets.insert(name.to_owned())),
+                reference => shape.spec_secret_refs |= reference.is_some_and(SecretRef::reaches_into_worker),
+            }
+        }
+        shape
     }
 
     /// What a task of this shape takes from its worker.

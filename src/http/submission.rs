@@ -100,7 +100,7 @@ pub fn new_job(
     retry_of: Option<JobId>,
 ) -> Result<NewJob, serde_json::Error> {
     let submitted_at = clock::now();
-    let shape = Shape { resources: spec.resources.clone(), target: spec.target };
+    let shape = Shape::of(&spec);
     let record = JobRecord {
         id: clock::job_id(),
         spec: Arc::from(serde_json::to_string(&spec)?),

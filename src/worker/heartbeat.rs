@@ -19,6 +19,7 @@ pub(super) struct Heartbeat {
     pub(super) channel: Arc<dyn WorkerChannel>,
     pub(super) held: HeldTasks,
     pub(super) room: DiskRoom,
+    pub(super) secret_names: watch::Receiver<Vec<String>>,
     pub(super) incarnation: u64,
     pub(super) every: Seconds,
     pub(super) orders: Recipient<OrdersReceived>,
@@ -51,6 +52,7 @@ impl Heartbeat {
                 tasks: self.held.list(),
                 telemetry: None,
                 health: self.room.unhealthy(),
+                secrets: Some(self.secret_names.borrow().clone()),
             });
             let answer = tokio::select! {
                 answer = beat => answer,

@@ -46,6 +46,8 @@ pub(super) fn capabilities(
         memory_bytes: memory_bytes.unwrap_or_else(found_memory_bytes),
         labels,
         gpus: Vec::new(),
+        secrets: Vec::new(),
+        spec_secret_refs: false,
     }
 }
 

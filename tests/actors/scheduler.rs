@@ -52,6 +52,8 @@ fn worker(cores: u32) -> WorkerUp {
             memory_bytes: 1 << 30,
             labels: Default::default(),
             gpus: vec![],
+            secrets: Vec::new(),
+            spec_secret_refs: false,
         },
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpulayer::actors::messages::front_desk::{Acquire, Heartbeat, ListWorkers, ResumeWorker, WorkerRefusal};
 use gpulayer::actors::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
 use gpulayer::actors::messages::lease_reaper::Renew;
-use gpulayer::actors::messages::scheduler::{WorkerDown, WorkerHealth, WorkerUp};
+use gpulayer::actors::messages::scheduler::{WorkerDown, WorkerHealth, WorkerSecrets, WorkerUp};
 use gpulayer::actors::messages::worker_session::{
     Describe, Gathering, NewSession, Offer, SessionPorts, Settled, StopTask,
 };
@@ -43,6 +43,7 @@ struct Scene {
     up: Heard<WorkerUp>,
     down: Heard<WorkerDown>,
     health: Heard<WorkerHealth>,
+    secrets: Heard<WorkerSecrets>,
     renewed: Heard<Renew>,
     returned: Heard<WorkerReturned>,
     gone: Heard<TaskGone>,
@@ -65,6 +66,8 @@ fn capabilities() -> Capabilities {
         memory_bytes: 1,
         labels: Default::default(),
         gpus: vec![],
+        secrets: Vec::new(),
+        spec_secret_refs: false,
     }
 }
 
@@ -78,7 +81,8 @@ fn scene() -> Scene {
     let (up, heard_up) = recorder();
     let (down, heard_down) = recorder();
     let (health, heard_health) = recorder();
-    let tells = SessionTells { opened, reported, returned, gone, renew, up, down, health };
+    let (secrets, heard_secrets) = recorder();
+    let tells = SessionTells { opened, reported, returned, gone, renew, up, down, health, secrets };
     let (mark, durability) = durability();
     let journal = Journal::start(Nowhere, 1, move |seq| mark.advance(seq), |_| {}).unwrap();
     let record = WorkerRecord {
@@ -101,6 +105,7 @@ fn scene() -> Scene {
         up: heard_up,
         down: heard_down,
         health: heard_health,
+        secrets: heard_secrets,
         renewed: heard_renewed,
         returned: heard_returned,
         gone: heard_gone,
@@ -133,7 +138,14 @@ fn acquire(scene: &Scene, have: &[Held]) -> Answer<AcquireAnswer> {
 
 fn heartbeat(scene: &Scene, seq: u64, incarnation: u64, tasks: &[Held]) -> Answer<HeartbeatAnswer> {
     let (reply, answer) = oneshot::channel();
-    let request = HeartbeatRequest { seq, incarnation, tasks: tasks.to_vec(), telemetry: None, health: None };
+    let request = HeartbeatRequest {
+        seq,
+        incarnation,
+        tasks: tasks.to_vec(),
+        telemetry: None,
+        health: None,
+        secrets: None,
+    };
     scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
     answer
 }
@@ -262,6 +274,26 @@ async fn a_resume_supersedes_the_older_incarnation_and_a_clone_is_refused_while_
     assert!(scene.returned.next().await.rebooted);
 }
 
+#[actix::test]
+async fn a_new_name_in_its_table_of_secrets_is_passed_on_once() {
+    let mut scene = scene();
+    for (seq, names) in [(1, None), (2, Some(vec!["A".to_owned()])), (3, Some(vec!["A".to_owned()]))] {
+        let (reply, answer) = oneshot::channel();
+        let request = HeartbeatRequest {
+            seq,
+            incarnation: 1,
+            tasks: vec![],
+            telemetry: None,
+            health: None,
+            secrets: names,
+        };
+        scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
+        answer.await.unwrap().unwrap();
+    }
+    settle().await;
+    assert_eq!(scene.secrets.so_far(), [WorkerSecrets { worker_id: WORKER, names: vec!["A".to_owned()] }]);
+}
+
 async fn described(scene: &Scene) -> (WorkerState, Option<String>) {
     let (reply, answer) = oneshot::channel();
     scene.session.describe.do_send(Describe { into: Gathering::answering(ListWorkers { reply }) });
@@ -275,7 +307,14 @@ async fn a_worker_that_says_it_is_unhealthy_is_shown_so_and_the_scheduler_hears_
     let say = |scene: &Scene, seq, why: Option<&str>| {
         let (reply, answer) = oneshot::channel();
         let health = why.map(str::to_owned);
-        let request = HeartbeatRequest { seq, incarnation: 1, tasks: vec![held()], telemetry: None, health };
+        let request = HeartbeatRequest {
+            seq,
+            incarnation: 1,
+            tasks: vec![held()],
+            telemetry: None,
+            health,
+            secrets: None,
+        };
         scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
         answer
     };

@@ -26,6 +26,8 @@ fn machine(cpu_millis: u32, memory_gib: u64) -> Capabilities {
         memory_bytes: memory_gib * GIB,
         labels: BTreeMap::new(),
         gpus: Vec::new(),
+        secrets: Vec::new(),
+        spec_secret_refs: false,
     }
 }
 
@@ -39,7 +41,7 @@ fn shape(cpu_millis: u32, memory_gib: Option<u64>) -> Shape {
         memory_bytes: memory_gib.map(|gib| gib * GIB),
         ..Resources::default()
     };
-    Shape { resources, target: Target::Any }
+    Shape { resources, ..Shape::default() }
 }
 
 /// A pool of machines `(millis, GiB)`, numbered from 1.
@@ -401,4 +403,20 @@ fn an_unhealthy_worker_gets_nothing_says_why_and_takes_jobs_again_by_itself() {
     assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(1, 1)]);
     pool.worker_health(worker(9), Some(why.to_owned()));
     assert!(pool.worker(worker(9)).is_none(), "one that never was up is not there");
+}
+
+#[test]
+fn a_worker_without_the_secret_is_left_out_until_it_has_it() {
+    let mut pool = Pool::new();
+    for number in 1..=2 {
+        pool.worker_up(worker(number), "w", WorkerKind::Remote, 1, &machine(1000, 1));
+    }
+    let wanting = Shape { secrets: ["HF_TOKEN".to_owned()].into(), ..shape(1000, None) };
+    let reaching = Shape { spec_secret_refs: true, ..shape(1000, None) };
+    let reason = queue_reason(&wanting, &pool);
+    assert!(reason.starts_with("2 workers: needs secret HF_TOKEN"), "{reason}");
+    assert_eq!(verdict(&wanting, &pool), Verdict::Never);
+    assert!(queue_reason(&reaching, &pool).contains("allow_spec_secret_refs"));
+    pool.worker_secrets(worker(2), vec!["HF_TOKEN".to_owned()]);
+    assert_eq!(verdict(&wanting, &pool), Verdict::Fits);
 }

@@ -16,6 +16,7 @@ mod next_steps;
 mod processes;
 mod refusals;
 mod remote_worker;
+mod secrets;
 mod trees;
 mod twins;
 #[path = "../support/volume.rs"]

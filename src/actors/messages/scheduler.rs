@@ -101,6 +101,16 @@ pub struct WorkerHealth {
     pub unhealthy: Option<String>,
 }
 
+/// A worker's table of secrets was written.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct WorkerSecrets {
+    /// Who.
+    pub worker_id: WorkerId,
+    /// The names it has now.
+    pub names: Vec<String>,
+}
+
 /// The daemon is stopping: propose nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::Surroundings;
 use super::folder::{TaskFolder, real_folder};
+use super::hidden_names::hide_secrets;
 use super::pause::Pause;
 use super::running::said;
 use crate::artifacts::{self, Collected, CollectedContent, CollectedFile, open_folder};
@@ -89,10 +90,11 @@ async fn collect_files(
     let (spec, looked_in) = (Arc::clone(&assignment.spec), folder.clone());
     let looked = tokio::task::spawn_blocking(move || look(&spec, &looked_in)).await;
     let looked = looked.unwrap_or_else(|gone| Err(gone.to_string()));
-    match looked {
+    let collection = match looked {
         Ok((collected, root)) => publish_all(around, &assignment.spec, collected, &root, &mut stopped).await,
         Err(why) => nothing(&assignment.spec, &why),
-    }
+    };
+    hide_secrets(around, &assignment.spec, collection).await
 }
 
 fn look(spec: &JobSpec, folder: &TaskFolder) -> Result<(Collected, OwnedFd), String> {

@@ -44,6 +44,13 @@ pub enum Lack<'a> {
         /// What it has.
         has: Option<&'a str>,
     },
+    /// A secret that its table does not have.
+    Secret {
+        /// Which.
+        wanted: &'a str,
+    },
+    /// It does not let jobs name its variables and files.
+    SpecSecretRefs,
     /// GPUs are asked for; none can be granted yet.
     Gpus,
     /// More cores than it has.
@@ -138,6 +145,12 @@ fn lasting_lack<'a>(shape: &'a Shape, worker: &'a PoolWorker) -> Option<Lack<'a>
             return Some(Lack::Label { key, wanted, has });
         }
     }
+    if let Some(wanted) = shape.secrets.iter().find(|wanted| !worker.secrets.contains(*wanted)) {
+        return Some(Lack::Secret { wanted });
+    }
+    if shape.spec_secret_refs && !worker.spec_secret_refs {
+        return Some(Lack::SpecSecretRefs);
+    }
     if wants.gpus.as_ref().is_some_and(|gpus| gpus.count != GpuCount::Count(0)) {
         return Some(Lack::Gpus);
     }
@@ -181,6 +194,12 @@ impl fmt::Display for Lack<'_> {
                 write!(f, "needs label {key}={wanted}, has {key}={has}")
             }
             Lack::Label { key, wanted, has: None } => write!(f, "needs label {key}={wanted}, has no {key}"),
+            Lack::Secret { wanted } => {
+                write!(f, "needs secret {wanted}, which the [secrets] table of its config.toml does not have")
+            }
+            Lack::SpecSecretRefs => {
+                f.write_str("takes secrets by `name:` alone (allow_spec_secret_refs is not set)")
+            }
             Lack::Gpus => f.write_str("needs a GPU, which this build does not place yet"),
             Lack::Cpus { needs_millis, total_millis } => {
                 write!(f, "needs {}, has {} in all", Cores(needs_millis), plain(total_millis))

@@ -24,6 +24,10 @@ pub struct PoolWorker {
     pub arch: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// Names in its table of secrets.
+    pub secrets: BTreeSet<String>,
+    /// Whether jobs may name its variables and files as secrets.
+    pub spec_secret_refs: bool,
     /// What it offers in all.
     pub total: Amount,
     /// Whether it takes tasks now.
@@ -102,6 +106,8 @@ impl Pool {
         worker.os.clone_from(&capabilities.os);
         worker.arch.clone_from(&capabilities.arch);
         worker.labels.clone_from(&capabilities.labels);
+        worker.secrets = capabilities.secrets.iter().cloned().collect();
+        worker.spec_secret_refs = capabilities.spec_secret_refs;
         worker.total =
             Amount { cpu_millis: capabilities.cpus.millis().into(), memory_bytes: capabilities.memory_bytes };
         worker.accepting = true;
@@ -122,6 +128,14 @@ impl Pool {
             if well {
                 self.note_growth(id);
             }
+        }
+    }
+
+    /// A worker's table of secrets was written.
+    pub fn worker_secrets(&mut self, id: WorkerId, names: Vec<String>) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.secrets = names.into_iter().collect();
+            self.note_growth(id);
         }
     }
 
@@ -194,6 +208,8 @@ impl Pool {
             os: String::new(),
             arch: String::new(),
             labels: BTreeMap::new(),
+            secrets: BTreeSet::new(),
+            spec_secret_refs: false,
             total: Amount::default(),
             accepting: false,
             unhealthy: None,
