@@ -29,6 +29,7 @@ mod spec_args;
 mod spec_building;
 mod typed;
 mod verdict;
+mod whole_log;
 
 use std::process::ExitCode;
 

@@ -78,7 +78,7 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
         Arc::new(state),
     )?;
     storage_watch::start(store.ballast(), settings.min_free_bytes, house.desk.clone().recipient());
-    housekeeping::start(artifacts.clone());
+    housekeeping::start(artifacts.clone(), store.reader(), logs.clone());
     info!(
         socket = %options.unix_socket.display(),
         tcp = serving.tcp.map(|address| address.to_string()),

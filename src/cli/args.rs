@@ -177,6 +177,9 @@ pub(super) struct LogsArgs {
     /// Begin each line with its time
     #[arg(long, short = 't')]
     pub(super) timestamps: bool,
+    /// All that was written, byte for byte, also what was too much for the lines
+    #[arg(long, conflicts_with_all = ["follow", "rank", "stream", "tail", "since", "grep", "timestamps"])]
+    pub(super) full: bool,
 }
 
 /// `gpulayer events`.

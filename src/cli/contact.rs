@@ -9,7 +9,7 @@ use super::screen::say;
 use crate::client::{Answer, Call, Client, ClientError, Retry};
 
 /// For how long a server that went away is waited for before the job is left alone.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 /// A restart of the daemon is shorter than this and worth no word.
 const SAY_AFTER: Duration = Duration::from_secs(2);
 /// A connection that held this long was a good one: what comes after it is a new loss.
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn the_line_names_the_server_and_the_time() {
         let endpoint = Endpoint::parse("http://box:8470").unwrap();
-        insta::assert_snapshot!(lost_line(&endpoint, PATIENCE), @"lost the connection to http://box:8470; trying again for 2 min; the job goes on");
+        insta::assert_snapshot!(lost_line(&endpoint, PATIENCE), @"lost the connection to http://box:8470; trying again for 5 min; the job goes on");
     }
 
     #[tokio::test(start_paused = true)]

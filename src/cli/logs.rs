@@ -13,6 +13,7 @@ use super::quantities::span;
 use super::screen::Output;
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment};
+use super::whole_log;
 use crate::client::Client;
 use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId};
@@ -37,13 +38,7 @@ impl Filter {
     async fn of(client: &Client, id: JobId, args: &LogsArgs) -> Result<Self, CliError> {
         let mut tasks = None;
         if args.attempt.is_some() || args.task.is_some() {
-            let all: Page<Task> = client.get(&format!("/v1/jobs/{id}/tasks")).await?;
-            let wanted = all.items.iter().filter(|task| {
-                let text = task.id.to_string();
-                args.attempt.is_none_or(|attempt| attempt == task.attempt)
-                    && args.task.as_ref().is_none_or(|given| text.starts_with(given) || text.ends_with(given))
-            });
-            tasks = Some(wanted.map(|task| task.id).collect());
+            tasks = Some(tasks_of(client, id, args).await?.into_iter().map(|task| task.id).collect());
         }
         let stream = match args.stream.as_deref() {
             Some("stdout") => Some(Stream::Stdout),
@@ -64,6 +59,17 @@ impl Filter {
     }
 }
 
+/// The tasks of a job that `--task` and `--attempt` name; without them all.
+pub(super) async fn tasks_of(client: &Client, id: JobId, args: &LogsArgs) -> Result<Vec<Task>, CliError> {
+    let mut all: Page<Task> = client.get(&format!("/v1/jobs/{id}/tasks")).await?;
+    all.items.retain(|task| {
+        let text = task.id.to_string();
+        args.attempt.is_none_or(|attempt| attempt == task.attempt)
+            && args.task.as_ref().is_none_or(|given| text.starts_with(given) || text.ends_with(given))
+    });
+    Ok(all.items)
+}
+
 /// A time, or how long ago.
 fn since(text: &str, now: Timestamp) -> Result<Timestamp, CliError> {
     if let Ok(time) = text.parse() {
@@ -81,6 +87,9 @@ fn since(text: &str, now: Timestamp) -> Result<Timestamp, CliError> {
 pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
     let id = job_choice::one(&client, &args.job).await?;
+    if args.full {
+        return whole_log::print(context, &client, id, args).await;
+    }
     let filter = Filter::of(&client, id, args).await?;
     let mut lines =
         Lines { context, timestamps: args.timestamps, printer: LogPrinter::new(false), output: None };
@@ -89,7 +98,8 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
     loop {
         let path = format!("/v1/jobs/{id}/logs?after={after}&limit={PAGE_LINES}");
         let page: Sequence<LogLine> = client.get(&path).await?;
-        let full = page.items.len() >= PAGE_LINES;
+        // A page of long lines has fewer than it may, and more follow.
+        let last_page = page.items.is_empty();
         after = page.next_after;
         for line in page.items.into_iter().filter(|line| filter.takes(line)) {
             match args.tail {
@@ -103,7 +113,7 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
             }
         }
         lines.flush()?;
-        if !full {
+        if last_page {
             break;
         }
     }

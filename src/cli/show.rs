@@ -11,7 +11,7 @@ use super::logs::{all_events, event_line};
 use super::next_step::NextStep;
 use super::screen::{Output, print_json};
 use super::server_choice::OnDemand;
-use super::shown::{harmless, moment, quoted, size, span};
+use super::shown::{harmless, moment, quoted, size, span, tail};
 use super::verdict::undeclared;
 use crate::contract::event::Event;
 use crate::contract::job::{Job, Page};
@@ -91,6 +91,11 @@ fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String 
         field("output", Some(format!("{} ({what})", file.path)));
     }
     field("files", undeclared(job, next));
+    field(
+        "whole log",
+        job.log_artifact
+            .map(|digest| format!("{digest} ({})", next.command(&format!("logs --full {}", tail(job.id))))),
+    );
     for warning in &job.warnings {
         field("warning", Some(format!("{} {}", warning.pointer, warning.detail).trim().to_owned()));
     }

@@ -66,7 +66,8 @@ pub(super) fn quoted(word: &str) -> String {
 /// Text of a job as it may go to a terminal: what could move the cursor, retitle the window or paste is shown, not
 /// obeyed. Colours pass when `colour`, and are taken back at the end of the line.
 pub(super) fn harmless(text: &str, colour: bool) -> String {
-    if !text.bytes().any(|byte| byte < 0x20 || byte == 0x7f || byte == 0xc2) {
+    // The first bytes of what is looked for below: most text has none of them.
+    if !text.bytes().any(|byte| matches!(byte, ..0x20 | 0x7f | 0xc2 | 0xd8 | 0xe2)) {
         return text.to_owned();
     }
     let mut out = String::with_capacity(text.len() + 8);
@@ -81,7 +82,7 @@ pub(super) fn harmless(text: &str, colour: bool) -> String {
             rest = &rest[length..];
             continue;
         }
-        if c == '\t' || !c.is_control() {
+        if c == '\t' || !(c.is_control() || turns_text(c)) {
             out.push(c);
         } else {
             out.extend(c.escape_default());
@@ -92,6 +93,11 @@ pub(super) fn harmless(text: &str, colour: bool) -> String {
         out.push_str("\x1b[0m");
     }
     out
+}
+
+/// Whether a character changes the direction of the text around it, so that it reads as what it is not.
+const fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The length of a colour sequence `ESC [ digits ; … m` at the start of `text`.
@@ -143,6 +149,8 @@ mod tests {
         assert_eq!(harmless("\x1b[31mred", true), "\x1b[31mred\x1b[0m");
         assert_eq!(harmless("\x1b[31mred\x1b[0m", false), "red");
         assert_eq!(harmless("\x1b]0;title\x07\x1b[2J\r", true), "\\u{1b}]0;title\\u{7}\\u{1b}[2J\\r");
+        assert_eq!(harmless("a\u{202e}b\u{2066}\u{61c}", true), "a\\u{202e}b\\u{2066}\\u{61c}");
+        assert_eq!(harmless("line\u{2028}separator ة", true), "line\u{2028}separator ة");
         assert_eq!(harmless("\u{9b}2J\u{7f}", true), "\\u{9b}2J\\u{7f}");
     }
 }

@@ -1,12 +1,18 @@
 //! Reads server-sent events: `id`, `event`, `data`. One stream is one answer; resuming after a cut is asking
 //! again with the last id.
 
+use std::time::Duration;
+
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::connection::Connection;
-use super::{Call, Client, ClientError, refusal_of};
+use super::{Call, Client, ClientError, Endpoint, refusal_of};
+
+/// A server says something every 15 s. After three times that a stream is taken for dead: the other end may have
+/// gone without a word, as machines that sleep or lose their network do.
+const SILENT_FOR: Duration = Duration::from_secs(45);
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +27,7 @@ pub struct StreamEvent {
 
 /// An open stream of events.
 pub struct EventStream {
+    endpoint: Endpoint,
     operation: String,
     body: Incoming,
     parser: Parser,
@@ -41,7 +48,14 @@ impl Client {
         if head.status.as_u16() >= 400 {
             return Err(refusal_of(operation, hyper::Response::from_parts(head, body)).await);
         }
-        Ok(EventStream { operation, body, parser: Parser::default(), ended: false, _connection: connection })
+        Ok(EventStream {
+            endpoint: self.endpoint().clone(),
+            operation,
+            body,
+            parser: Parser::default(),
+            ended: false,
+            _connection: connection,
+        })
     }
 }
 
@@ -56,7 +70,14 @@ impl EventStream {
                 self.ended = event.kind == "end";
                 return Ok(Some(event));
             }
-            match self.body.frame().await {
+            let Ok(frame) = tokio::time::timeout(SILENT_FOR, self.body.frame()).await else {
+                return Err(ClientError::Silent {
+                    endpoint: self.endpoint.clone(),
+                    operation: self.operation.clone(),
+                    within_s: SILENT_FOR.as_secs(),
+                });
+            };
+            match frame {
                 None => {
                     let source = std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into();
                     return Err(ClientError::Cut { operation: self.operation.clone(), source });
@@ -159,6 +180,27 @@ mod tests {
         for cut in 0..text.len() {
             assert_eq!(read(&[&text[..cut], &text[cut..]]), whole, "cut at {cut}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_falls_silent_is_taken_for_dead() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let silent = tokio::spawn(async move {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
+            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+            peer.write_all(format!("{head}d\r\nid: 1\ndata: x\n\r\n1\r\n\n\r\n").as_bytes()).await.unwrap();
+            // Open, and silent.
+            drop(peer.read(&mut [0; 16]).await);
+        });
+        let client = Client::new(Endpoint::parse(&format!("http://127.0.0.1:{port}")).unwrap());
+        let mut stream = client.stream("/v1/events", 0).await.unwrap();
+        assert_eq!(stream.next().await.unwrap().unwrap().id, Some(1));
+        tokio::time::pause();
+        assert!(matches!(stream.next().await, Err(ClientError::Silent { within_s: 45, .. })));
+        silent.abort();
     }
 
     #[test]

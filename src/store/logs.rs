@@ -117,6 +117,11 @@ impl LogStore {
         self.inner.reads.last_seq(job_id)
     }
 
+    /// The next job that has lines, in the order of ids; for who looks at them all. Blocks.
+    pub fn next_job(&self, after: Option<JobId>) -> Result<Option<JobId>, StoreError> {
+        self.inner.reads.next_job(after)
+    }
+
     /// Follows the number of a job's last line on disk. Blocks once, to look where it stands.
     pub fn watch(&self, job_id: JobId) -> Result<watch::Receiver<u64>, StoreError> {
         // Listen before looking: a line that becomes durable in between is told, not lost.

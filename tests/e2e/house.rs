@@ -121,6 +121,13 @@ impl House {
         Client::new(Endpoint::Unix(self.state().join("gpulayer.sock"))).with_reconnect_for(DEADLINE)
     }
 
+    /// The TCP port of the daemon started last.
+    pub fn port(&self) -> u16 {
+        let log = std::fs::read_to_string(self.path().join("log")).unwrap();
+        let (_, rest) = log.rsplit_once("127.0.0.1:").unwrap_or_else(|| panic!("no port in {log}"));
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+    }
+
     pub async fn submit(&self, spec: &Value) -> Job {
         self.client().post("/v1/jobs", spec).await.unwrap()
     }

@@ -12,6 +12,7 @@ mod full_streams;
 mod hostile_programs;
 mod house;
 mod leaving;
+mod logs;
 mod next_steps;
 mod processes;
 mod refusals;

@@ -52,6 +52,21 @@ impl LogReads {
         Ok(last.unwrap_or(0) as u64)
     }
 
+    pub fn next_job(&self, after: Option<JobId>) -> Result<Option<JobId>, StoreError> {
+        let after = after.map(JobId::to_bytes).unwrap_or_default();
+        let found: Option<Vec<u8>> = self.pool.query("jobs with a log", |connection| {
+            chunks::table
+                .filter(chunks::job_id.gt(after))
+                .order(chunks::job_id)
+                .select(chunks::job_id)
+                .first(connection)
+                .optional()
+        })?;
+        let read =
+            |bytes: Vec<u8>| JobId::from_bytes(&bytes).ok_or(StoreError::Corrupt { what: "chunks.job_id" });
+        found.map(read).transpose()
+    }
+
     pub fn read(&self, query: &LogQuery) -> Result<LogPage, StoreError> {
         let mut page = LogPage { items: Vec::new(), next_after: query.after };
         let mut text_bytes = 0;

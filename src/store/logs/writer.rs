@@ -49,6 +49,13 @@ pub enum Order {
     Purge { job_id: JobId, reply: oneshot::Sender<()> },
 }
 
+impl Order {
+    /// Whether records wait that nobody waits for any more.
+    fn is_abandoned(&self) -> bool {
+        matches!(self, Order::Append { reply, .. } if reply.is_closed())
+    }
+}
+
 /// What callers and the writer share.
 #[derive(Default)]
 pub struct Shared {
@@ -115,6 +122,7 @@ impl LogWriter {
     /// Runs until the queue is closed and empty.
     pub fn run(mut self) {
         while let Some(orders) = self.next_orders() {
+            let mut orders = orders;
             let numbers = loop {
                 match self.commit(&orders) {
                     Ok(numbers) => break numbers,
@@ -131,6 +139,10 @@ impl LogWriter {
                 if !self.wait_to_retry() {
                     return;
                 }
+                // Whoever stopped waiting asks again: without this, repeats would fill the memory of a server whose disk is
+                // full.
+                orders.retain(|order| !order.is_abandoned());
+                self.shared.queue.lock().orders.retain(|order| !order.is_abandoned());
             };
             if self.ballast_is_gone && self.ballast.look(BALLAST_BESIDE_BYTES).is_ok_and(|level| !level.full)
             {
