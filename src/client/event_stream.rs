@@ -191,7 +191,7 @@ mod tests {
             let (mut peer, _) = listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
             let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-            peer.write_all(format!("{head}d\r\nid: 1\ndata: x\n\r\n1\r\n\n\r\n").as_bytes()).await.unwrap();
+            peer.write_all(format!("{head}e\r\nid: 1\ndata: x\n\r\n1\r\n\n\r\n").as_bytes()).await.unwrap();
             // Open, and silent.
             drop(peer.read(&mut [0; 16]).await);
         });
