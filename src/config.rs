@@ -53,6 +53,8 @@ pub struct Settings {
     pub worker_cpus_millis: Option<u32>,
     /// Whether jobs may name variables and files of this worker as secrets.
     pub allow_spec_secret_refs: bool,
+    /// Processes and threads a task of the local worker may have; `None` = a part of what the kernel has.
+    pub task_pids_max: Option<u64>,
 }
 
 /// How one daemon process is meant to run. Made by the command line, carried out by the daemon.

@@ -140,6 +140,7 @@ fn start_worker(
     worker.disk = options.settings.worker_disk;
     worker.secrets = options.settings.secret_source(options.tcp.is_none());
     worker.log_limits = options.settings.log_limits;
+    worker.task_pids_max = options.settings.task_pids_max;
     Ok(Worker::start(worker, Arc::new(channel))?)
 }
 

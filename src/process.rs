@@ -13,11 +13,14 @@
 //! | `overflow.zst` | all bytes from the first line on that the spool leaves out; absent while it leaves out none |
 //! | `stop` | one line, the cause in a word, from the moment a stop begins ([`STOP_FILE`]) |
 
+mod cgroup;
 pub mod detached;
 mod frame;
+mod home;
 mod identity;
 mod lines;
 mod memory;
+mod oom_score;
 mod overflow;
 mod pool;
 mod pool_link;
@@ -29,6 +32,7 @@ mod shim;
 mod signal_name;
 mod spool;
 mod spool_reader;
+mod stuck;
 mod system;
 mod tail;
 mod task;
@@ -45,15 +49,18 @@ use serde::{Deserialize, Serialize};
 use crate::contract::ids::TaskId;
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
+use crate::contract::worker::StuckProcess;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::secrets::SecretValue;
 use crate::domain::task_run::WholeLog;
 
 pub use identity::holder;
 pub use memory::give_back_free_memory;
+pub use oom_score::protect_from_out_of_memory;
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
+pub use stuck::look_at_stuck;
 pub use tree::sweep;
 pub use whole_log::{WHOLE_LOG_FILE, write_whole_log};
 
@@ -267,6 +274,9 @@ pub enum ShimEvent {
         /// Number of the newest record.
         through_n: u64,
     },
+    /// These were killed seconds ago and do not end: they wait in the kernel, or are frozen. The task has not ended as
+    /// long as they are there.
+    Stuck(Vec<StuckProcess>),
     /// The tree is gone, the spool complete, the record written.
     Ended(Box<ExitRecord>),
     /// The shim is gone without an end (killed). Look for the record ([`ExitRecord::read`]), and [`sweep`] if there is none.

@@ -64,6 +64,9 @@ pub struct WorkerOptions {
     pub cpus: Option<Cpus>,
     /// Memory it offers, in bytes; `None` = what there is.
     pub memory_bytes: Option<u64>,
+    /// Processes and threads one of its tasks may have at once; `None` = half of what the kernel numbers, and at most
+    /// 32768.
+    pub task_pids_max: Option<u64>,
     /// What shims are made from; `None` = this program, which then calls `process::run_if_shim` first.
     pub shim_binary: Option<PathBuf>,
     /// Where the secrets of its tasks are found.
@@ -86,6 +89,7 @@ impl WorkerOptions {
             labels: BTreeMap::new(),
             cpus: None,
             memory_bytes: None,
+            task_pids_max: None,
             shim_binary: None,
             secrets: SecretSource::default(),
             orphan_timeout: Duration::from_secs(86_400),
@@ -167,17 +171,27 @@ impl Worker {
             boot_id: machine::boot_id().map_err(WorkerError::Machine)?,
             incarnation,
         };
-        let mut capabilities =
-            machine::capabilities(options.cpus, options.memory_bytes, options.labels.clone());
-        capabilities.secrets = options.secrets.names();
-        capabilities.spec_secret_refs = options.secrets.allows_spec_refs();
         let room = DiskRoom::new(folder.path(), options.disk);
         let kept = room.kept();
         let disk = DiskWatch::start(room.clone()).map_err(WorkerError::Thread)?;
         let (stop, stopped) = watch::channel(None);
         let (end, ended) = watch::channel(false);
-        let life =
-            Life { options, folder, identity, capabilities: Arc::new(capabilities), room, channel, stopped };
+        if !crate::process::protect_from_out_of_memory() {
+            tracing::debug!(
+                "the system does not let the worker protect itself; its tasks are put forward instead"
+            );
+        }
+        let shims = shims(folder.path(), options.shim_binary.as_deref()).map_err(WorkerError::Shims)?;
+        let mut capabilities = machine::capabilities(
+            options.cpus,
+            options.memory_bytes,
+            options.labels.clone(),
+            shims.enforced(),
+        );
+        capabilities.secrets = options.secrets.names();
+        capabilities.spec_secret_refs = options.secrets.allows_spec_refs();
+        let capabilities = Arc::new(capabilities);
+        let life = Life { options, folder, shims, identity, capabilities, room, channel, stopped };
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let outcome = actix_rt::System::new().block_on(async {
                 let outcome = life.live(session).await;
@@ -221,6 +235,7 @@ impl WorkerHandle {
 struct Life {
     options: WorkerOptions,
     folder: WorkerFolder,
+    shims: ShimPool,
     identity: Identity,
     capabilities: Arc<Capabilities>,
     room: DiskRoom,
@@ -230,7 +245,7 @@ struct Life {
 
 impl Life {
     async fn live(self, session: Option<Session>) -> Result<WorkerEnd, WorkerError> {
-        let shims = self.shims().map_err(WorkerError::Shims)?;
+        let shims = self.shims.clone();
         let (session_over, mut over) = mpsc::unbounded_channel();
         let runner = TaskRunner::recover(TaskRunnerOptions {
             folder: self.folder.path().to_owned(),
@@ -243,6 +258,7 @@ impl Life {
             secrets: self.options.secrets.clone(),
             orphan_timeout: self.options.orphan_timeout,
             log_limits: self.options.log_limits,
+            task_pids_max: self.options.task_pids_max.unwrap_or_else(machine::task_pids_max),
             session_over: session_over.clone(),
         })
         .await?;
@@ -279,14 +295,6 @@ impl Life {
         let _ = stop_heartbeat.send(true);
         drop(tokio::task::spawn_blocking(|| heartbeat.join()).await);
         Ok(end)
-    }
-
-    fn shims(&self) -> Result<ShimPool, ProcessError> {
-        let folder: &Path = self.folder.path();
-        match &self.options.shim_binary {
-            Some(binary) => ShimPool::with_binary(folder, IDLE_SHIMS, binary),
-            None => ShimPool::new(folder, IDLE_SHIMS),
-        }
     }
 
     async fn stop_ordered(&self) -> Farewell {
@@ -431,6 +439,13 @@ impl Life {
             }
         }
         WorkerEnd::Stopped
+    }
+}
+
+fn shims(folder: &Path, binary: Option<&Path>) -> Result<ShimPool, ProcessError> {
+    match binary {
+        Some(binary) => ShimPool::with_binary(folder, IDLE_SHIMS, binary),
+        None => ShimPool::new(folder, IDLE_SHIMS),
     }
 }
 

@@ -13,6 +13,7 @@ mod held;
 mod hidden_names;
 mod kept;
 mod logs;
+mod lost;
 mod outbox;
 mod pause;
 mod reporting;
@@ -42,7 +43,7 @@ use crate::contract::protocol::{AcquireRequest, Assignment, Orders, Report, Repo
 use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Capabilities, Phase};
 use crate::domain::log_budget::LogLimits;
-use crate::domain::task_run::{Collection, Effect, Event, TaskRun, WholeLog};
+use crate::domain::task_run::{Collection, Effect, Event, Found, TaskRun, WholeLog, memory_not_held};
 use crate::process::{ProcessError, ShimPool, SpoolReader, TaskProcess};
 
 use adoption::Recovered;
@@ -86,6 +87,8 @@ pub struct TaskRunnerOptions {
     pub orphan_timeout: Duration,
     /// How much log a task may make.
     pub log_limits: LogLimits,
+    /// Processes and threads a task may have at once.
+    pub task_pids_max: u64,
     /// Told once when the server ends the session.
     pub session_over: mpsc::UnboundedSender<SessionEnd>,
 }
@@ -338,7 +341,10 @@ impl TaskRunner {
             Ok(folder) => {
                 self.around.held.insert(task_id, epoch, None, &assignment.spec.resources);
                 let mut effects = Vec::new();
-                let run = TaskRun::new(&assignment.spec, &mut effects);
+                let mut run = TaskRun::new(&assignment.spec, &mut effects);
+                let unheld =
+                    memory_not_held(&assignment.spec.resources, self.around.options.capabilities.limits);
+                unheld.into_iter().for_each(|warning| run.note(warning));
                 self.tasks.insert(task_id, Task::new(assignment, folder, run));
                 self.carry_out(task_id, effects, ctx);
             }
@@ -355,11 +361,13 @@ impl TaskRunner {
         let Recovered { assignment, folder, found, process } = recovered;
         let task_id = assignment.task_id;
         tracing::info!(%task_id, ?found, "a task of an earlier start goes on");
+        let runs = found == Found::Running;
         let mut effects = Vec::new();
         let run = TaskRun::adopt(&assignment.spec, found, &mut effects);
         self.tasks.insert(task_id, Task::new(assignment, folder, run));
-        if let Some(process) = process {
-            let mut adopted = Some(process);
+        if runs {
+            // Without a process, what a lost shim left is still being killed.
+            let mut adopted = process;
             self.watch(task_id, async move || adopted.take().map(Ok), ctx);
         }
         self.carry_out(task_id, effects, ctx);
@@ -470,9 +478,10 @@ impl TaskRunner {
         let (stops, ordered) = mpsc::unbounded_channel();
         task.stops = Some(stops);
         let (folder, runner) = (task.folder.clone(), ctx.address());
+        let shims = self.around.options.shims.clone();
         actix::spawn(async move {
             let tell = |event| runner.do_send(Happened { task_id, event });
-            running::watch(task_id, bring, &folder, ordered, tell).await;
+            running::watch(task_id, bring, &shims, &folder, ordered, tell).await;
         });
     }
 

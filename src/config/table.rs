@@ -79,6 +79,7 @@ settings! {
     "log_full_max_bytes" "GPULAYER_LOG_FULL_MAX_BYTES" "1073741824" Bytes "So much of a task's whole text is kept as its log artifact.";
     "worker_cpus" "GPULAYER_WORKER_CPUS" "" Cpus "CPUs the daemon's own worker offers; all of the machine's when not set.";
     "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
+    "task_pids_max" "GPULAYER_TASK_PIDS_MAX" "" Count "Processes and threads a task of the daemon's own worker may have at once, where the machine can hold it to that (`docs/OPERATING.md`, Limits); half of what the kernel numbers, and at most 32768, when not set.";
 }
 
 /// Reads `config.toml`; an absent file is an empty one.
@@ -157,6 +158,8 @@ pub(super) fn settle(
             Value::String(text) => text.parse().ok(),
             _ => None,
         })?,
+        task_pids_max: given
+            .optional("task_pids_max", |value| u64::try_from(whole(value)?).ok().filter(|most| *most > 0))?,
         places,
     })
 }

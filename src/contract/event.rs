@@ -43,6 +43,7 @@ event_types! {
     TaskPhase "task_phase" "A phase of the task: staging, environment, executing, finishing.",
     TaskDeclined "task_declined" "The worker did not take the task; `data.detail` says why.",
     TaskNotStarted "task_not_started" "The worker did not start the task in time.",
+    TaskStuck "task_stuck" "Processes of the task were killed and do not end; `data.processes` names them. What the task holds stays reserved.",
     TaskLost "task_lost" "The lease ran out or the machine restarted.",
     TaskEnded "task_ended" "The task ended and another attempt follows; `data.end` says how. The last one's end is the job's.",
     StaleFinish "stale_finish" "A result of a lost task arrived late and was not published.",

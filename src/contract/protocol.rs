@@ -15,7 +15,7 @@ use super::log::LogRecord;
 use super::problem::Warning;
 use super::quantity::{Cpus, Seconds, Timestamp};
 use super::spec::JobSpec;
-use super::worker::{Capabilities, Phase, WorkerKind};
+use super::worker::{Capabilities, Phase, StuckProcess, WorkerKind};
 
 /// The header that names the version.
 pub const PROTOCOL_HEADER: &str = "X-GpuLayer-Protocol";
@@ -294,6 +294,11 @@ pub enum Report {
     Decline {
         /// Why.
         detail: String,
+    },
+    /// Processes of a started task were killed seconds ago and are still there. Its finish comes when they are gone.
+    Stuck {
+        /// Which, and where they wait.
+        processes: Vec<StuckProcess>,
     },
     /// The task's tree is gone and its log is acknowledged.
     Finish(Box<Finish>),

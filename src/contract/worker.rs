@@ -107,6 +107,64 @@ pub enum WorkerKind {
     Remote,
 }
 
+/// How a worker kills a task's whole tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeKill {
+    /// By descent from the task's shim, and by a mark in the environment.
+    #[default]
+    Walk,
+    /// By the list of a control group that nobody can leave by forking.
+    Group,
+    /// The same, and the kernel kills them all at once.
+    Cgroup,
+}
+
+/// Which limits a worker can really hold a task to. What is `false` is asked for in vain there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+pub struct EnforcedLimits {
+    /// `resources.memory_bytes`: a task that needs more is ended as `oom_killed`.
+    #[serde(default)]
+    pub memory: bool,
+    /// `resources.cpus`: a task gets no more CPU time.
+    #[serde(default)]
+    pub cpu: bool,
+    /// The worker's limit on processes per task.
+    #[serde(default)]
+    pub pids: bool,
+    /// How the tree of a task is killed.
+    #[serde(default)]
+    pub tree_kill: TreeKill,
+}
+
+/// A process that was sent SIGKILL and is still there: it waits in the kernel for something that does not come (a disk,
+/// a network file system, a driver), or is frozen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StuckProcess {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name, as the kernel has it (15 bytes at most).
+    #[serde(default)]
+    pub command: String,
+    /// The letter of `/proc/<pid>/stat`, such as `D`.
+    #[serde(default)]
+    pub state: String,
+    /// Where it waits: the innermost kernel functions, or the one the kernel names to everybody. Empty when it says
+    /// nothing.
+    #[serde(default)]
+    pub waits_in: Vec<String>,
+}
+
+impl std::fmt::Display for StuckProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({}) in state {}", self.pid, self.command, self.state)?;
+        match self.waits_in.first() {
+            Some(function) => write!(f, ", in {function}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What a machine has to offer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Capabilities {
@@ -134,6 +192,9 @@ pub struct Capabilities {
     /// Whether jobs may name variables and files of it as secrets.
     #[serde(default)]
     pub spec_secret_refs: bool,
+    /// Which limits are real there.
+    #[serde(default)]
+    pub limits: EnforcedLimits,
 }
 
 /// A worker's state (CONTRACT, Words and states).

@@ -5,6 +5,7 @@
 //! path leads to `Settled`.
 
 mod environment;
+mod limit_notes;
 mod log_cursor;
 mod verdict;
 
@@ -13,9 +14,10 @@ use crate::contract::end::{End, EndReason};
 use crate::contract::problem::Warning;
 use crate::contract::protocol::{Finish, Report, StopReason};
 use crate::contract::spec::JobSpec;
-use crate::contract::worker::Phase;
+use crate::contract::worker::{Phase, StuckProcess};
 
 pub use environment::{TaskPlace, command_line, environment};
+pub use limit_notes::{held_back, memory_not_held};
 pub use log_cursor::WholeLog;
 use log_cursor::{LogCursor, LogStep};
 pub use verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
@@ -64,6 +66,13 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// Processes of the tree were killed seconds ago and do not end.
+    Stuck {
+        /// Which.
+        processes: Vec<StuckProcess>,
+    },
+    /// Something its user should know, whatever the end.
+    Noted(Warning),
     /// The program and its whole tree are gone.
     Ended(ExitFacts),
     /// The shim vanished without a word; its tree was swept.
@@ -210,6 +219,7 @@ pub struct TaskRun {
     log_gap: Option<Warning>,
     stages: bool,
     collects: bool,
+    notes: Vec<Warning>,
 }
 
 impl TaskRun {
@@ -249,6 +259,7 @@ impl TaskRun {
             log_gap: None,
             stages: spec.source.is_some() || !spec.inputs.is_empty(),
             collects: !spec.outputs.is_empty(),
+            notes: Vec::new(),
         }
     }
 
@@ -262,6 +273,11 @@ impl TaskRun {
                 Some(Phase::Finishing)
             }
         }
+    }
+
+    /// Something for its finish that its user should know.
+    pub fn note(&mut self, warning: Warning) {
+        self.notes.push(warning);
     }
 
     /// Whether nothing is left to do for it.
@@ -286,6 +302,8 @@ impl TaskRun {
                 self.log_gap.get_or_insert(Warning { pointer: String::new(), detail });
                 self.log_moved(LogCursor::refused, effects);
             }
+            Event::Noted(warning) => self.note(warning),
+            Event::Stuck { processes } => self.stuck(processes, effects),
             Event::Ended(facts) => {
                 let last_n = facts.last_n;
                 self.execution_over(Outcome::Exited(facts), last_n, effects);
@@ -384,6 +402,13 @@ impl TaskRun {
         effects.push(Effect::Report(Report::Finish(Box::new(finish))));
     }
 
+    /// The task goes on being one that runs: what it holds stays reserved until its tree is gone.
+    fn stuck(&mut self, processes: Vec<StuckProcess>, effects: &mut Vec<Effect>) {
+        if matches!(self.stage, Stage::Launching | Stage::Executing) && !self.abandoned {
+            effects.push(Effect::Report(Report::Stuck { processes }));
+        }
+    }
+
     fn execution_over(&mut self, outcome: Outcome, last_n: u64, effects: &mut Vec<Effect>) {
         if !matches!(self.stage, Stage::Launching | Stage::Executing) {
             return;
@@ -462,13 +487,15 @@ impl TaskRun {
             Outcome::Lost => (verdict::shim_lost(), false),
         };
         self.stage = Stage::Finishing { keep: !collection.undeclared.is_empty() };
+        let mut warnings = std::mem::take(&mut self.notes);
+        warnings.extend(self.log_gap.take().into_iter().chain(collection.warnings));
         let finish = Finish {
             end,
             after_stop,
             outputs: collection.outputs,
             undeclared: collection.undeclared,
             log_artifact: collection.log_artifact,
-            warnings: self.log_gap.take().into_iter().chain(collection.warnings).collect(),
+            warnings,
         };
         effects.push(Effect::Report(Report::Finish(Box::new(finish))));
     }

@@ -8,10 +8,12 @@ use std::io;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::cgroup::Plan;
 use super::identity::Identity;
 use super::{ExitRecord, Launch};
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::StopReason;
+use crate::contract::worker::StuckProcess;
 use crate::domain::secrets::wipe;
 
 /// Raised only when an older side would misunderstand.
@@ -24,6 +26,8 @@ const MAX_FRAME_BYTES: usize = 64 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum ToShim {
+    /// Make a group and move in. Only sent to a new shim, hence of the same build, and first.
+    Settle { groups: Plan },
     /// Run this. Only sent to an idle shim.
     Launch(Box<Launch>),
     /// Stop the task: with its grace, or at once.
@@ -52,6 +56,12 @@ pub(super) enum FromShim {
     Logged {
         through_n: u64,
     },
+    /// These were killed long ago and are still there. Again on every new connection.
+    Stuck {
+        processes: Vec<StuckProcess>,
+    },
+    /// The task's end comes next, and the shim goes after it: it takes no other.
+    Retiring,
     Ended(Box<ExitRecord>),
     #[serde(other)]
     Unknown,

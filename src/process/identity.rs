@@ -34,7 +34,7 @@ impl Identity {
 }
 
 /// When a process started, in clock ticks since the boot.
-fn start_ticks(pid: u32) -> io::Result<u64> {
+pub(super) fn start_ticks(pid: u32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The second field is the program's name in parentheses and may hold anything.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -88,6 +88,12 @@ fn read_lines(task_folder: &Path) -> Result<Vec<Vec<u8>>, ProcessError> {
     }
 }
 
+/// The shim that took the task of this folder, alive or not; `None` while none has, or none has said who it is.
+pub(super) fn shim_of(task_folder: &Path) -> Result<Option<Identity>, ProcessError> {
+    let lines = read_lines(task_folder)?;
+    Ok(lines.first().and_then(|line| serde_json::from_slice(line).ok()))
+}
+
 impl ExitRecord {
     /// Reads a task folder's record; `None` while there is none.
     pub fn read(task_folder: &Path) -> Result<Option<ExitRecord>, ProcessError> {
@@ -108,9 +114,8 @@ pub fn holder(task_folder: &Path) -> Result<Option<u32>, ProcessError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(ProcessError::File { operation: "lock", path, source }),
     }
-    let lines = read_lines(task_folder)?;
-    let shim = lines.first().and_then(|line| serde_json::from_slice::<Identity>(line).ok());
-    let alive = shim.filter(|shim| start_ticks(shim.pid).is_ok_and(|ticks| ticks == shim.start_ticks));
+    let alive = shim_of(task_folder)?
+        .filter(|shim| start_ticks(shim.pid).is_ok_and(|ticks| ticks == shim.start_ticks));
     Ok(Some(alive.map_or(0, |shim| shim.pid)))
 }
 

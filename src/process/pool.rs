@@ -2,25 +2,30 @@
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use tokio::io::unix::AsyncFd;
 
-use super::frame::{FromShim, ToShim};
+use super::cgroup::Groups;
+use super::frame::{FromShim, ToShim, encode};
+use super::identity::shim_of;
 use super::pool_link::ShimLink;
 use super::shim::{SHIM_NAME, WORKER_DESCRIPTOR};
 use super::system::{ExecStrings, Spawn, spawn, watched};
-use super::{Launch, ProcessError, ShimEvent};
+use super::{Launch, ProcessError, ShimEvent, tree};
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::StopReason;
+use crate::contract::worker::EnforcedLimits;
 
 /// A worker's shims. Cheap to clone. Its methods want the tokio runtime that will also drive the
 /// [`TaskProcess`]es; dropping the last clone lets the idle shims exit and leaves the busy ones running.
@@ -34,6 +39,7 @@ struct Inner {
     binary: PathBuf,
     folder: PathBuf,
     max_idle: usize,
+    groups: Groups,
     /// The last one back is the first to go: its memory is warm.
     idle: Mutex<Vec<ShimLink>>,
 }
@@ -59,14 +65,67 @@ impl ShimPool {
     /// The same with shims made from another binary than the running one, which must call
     /// [`super::run_if_shim`] as well.
     pub fn with_binary(worker_folder: &Path, max_idle: usize, binary: &Path) -> Result<Self, ProcessError> {
+        Self::make(worker_folder, max_idle, binary, Groups::open)
+    }
+
+    /// The same without control groups, although the machine may have them: no limit is in force, and trees are killed
+    /// by descent.
+    pub fn without_groups(
+        worker_folder: &Path,
+        max_idle: usize,
+        binary: &Path,
+    ) -> Result<Self, ProcessError> {
+        Self::make(worker_folder, max_idle, binary, |_| Groups::default())
+    }
+
+    fn make(
+        worker_folder: &Path,
+        max_idle: usize,
+        binary: &Path,
+        groups: impl FnOnce(&Path) -> Groups,
+    ) -> Result<Self, ProcessError> {
         let folder = worker_folder.join("shims");
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&folder)
             .map_err(|source| ProcessError::File { operation: "make", path: folder.clone(), source })?;
-        let inner = Inner { binary: binary.to_owned(), folder, max_idle, idle: Mutex::default() };
+        let groups = groups(worker_folder);
+        let inner = Inner { binary: binary.to_owned(), folder, max_idle, groups, idle: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Which limits its shims can hold a task to.
+    pub fn enforced(&self) -> EnforcedLimits {
+        self.inner.groups.enforced()
+    }
+
+    /// Kills all that a task left whose shim is gone, until none of it is left; returns how many processes there were.
+    /// By the shim's group where there is one, which finds every process however it hid; and by the mark in its
+    /// environment ([`tree::sweep`]). For tasks with a live shim nothing happens to the group. Blocks, for `patience`
+    /// at most; then the error names who is left.
+    pub fn sweep(
+        &self,
+        task_id: TaskId,
+        task_folder: &Path,
+        patience: Duration,
+    ) -> Result<usize, ProcessError> {
+        let deadline = Instant::now() + patience;
+        let by_group = match shim_of(task_folder)? {
+            Some(shim) => self.inner.groups.sweep(&shim, patience),
+            None => Ok(0),
+        };
+        let marked = tree::sweep(&[task_id], deadline.saturating_duration_since(Instant::now()))?;
+        match by_group {
+            Ok(killed) => Ok(killed + marked),
+            Err(pids) => Err(ProcessError::Survivors { pids }),
+        }
+    }
+
+    /// Kills and removes what shims of earlier starts left that are gone themselves; how many processes. Groups of live
+    /// shims stay. Blocks, for `patience` at most.
+    pub fn sweep_orphans(&self, patience: Duration) -> Result<usize, ProcessError> {
+        self.inner.groups.sweep_orphans(patience).map_err(|pids| ProcessError::Survivors { pids })
     }
 
     /// Sees to it that so many shims are idle, up to the limit, so that the next launches need not wait for one.
@@ -149,7 +208,13 @@ impl Inner {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| failed(error.into()))?;
         let pid = self.spawn_shim(&theirs).map_err(failed)?;
-        ShimLink::born(pid, ours.into()).map_err(failed)
+        let ours = UnixStream::from(ours);
+        if let Some(plan) = self.groups.plan() {
+            // Before any launch. It fits into an empty socket; a shim that is gone already is found so by that launch.
+            let settle = encode(&ToShim::Settle { groups: plan.clone() }).map_err(failed)?;
+            let _ = (&ours).write_all(&settle);
+        }
+        ShimLink::born(pid, ours).map_err(failed)
     }
 
     fn spawn_shim(self: &Arc<Self>, socket: &OwnedFd) -> io::Result<u32> {
@@ -183,6 +248,13 @@ async fn reap(pool: Weak<Inner>, pid: u32, process: AsyncFd<OwnedFd>) {
     let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     if let Some(pool) = pool.upgrade() {
         pool.idle.lock().retain(|link| link.pid != pid);
+        pool.groups.remove_of(pid);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.groups.close();
     }
 }
 
@@ -223,6 +295,11 @@ impl TaskProcess {
             let link = self.link.as_mut()?;
             return Some(match link.next().await {
                 Ok(Some(FromShim::Hello(_) | FromShim::Unknown)) => continue,
+                Ok(Some(FromShim::Retiring)) => {
+                    self.retire();
+                    continue;
+                }
+                Ok(Some(FromShim::Stuck { processes })) => ShimEvent::Stuck(processes),
                 Ok(Some(FromShim::Started { pid })) => ShimEvent::Started { pid },
                 Ok(Some(FromShim::Logged { through_n })) => ShimEvent::Logged { through_n },
                 Ok(Some(FromShim::Ended(record))) => {
@@ -234,6 +311,17 @@ impl TaskProcess {
                     ShimEvent::ShimLost
                 }
             });
+        }
+    }
+
+    /// The shim takes no other task; another is made in its place, now that nobody waits for one.
+    fn retire(&mut self) {
+        let Some(home) = self.home.take() else { return };
+        if home.idle.lock().is_empty()
+            && home.max_idle > 0
+            && let Ok(link) = home.start_shim()
+        {
+            home.idle.lock().push(link);
         }
     }
 

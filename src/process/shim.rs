@@ -17,7 +17,9 @@ use rustix::io::Errno;
 use rustix::process::{geteuid, set_child_subreaper, umask};
 
 use super::StopCause;
+use super::cgroup::Group;
 use super::frame::{Frames, FromShim, HeldTask, Hello, ToShim, WIRE_VERSION, encode};
+use super::home::Home;
 use super::identity::Identity;
 use super::remark::remark;
 use super::system::{child_signals, inherited_descriptor};
@@ -107,6 +109,7 @@ impl Link {
 struct Told {
     started: bool,
     through_n: u64,
+    stuck: bool,
     quiet_until: Instant,
 }
 
@@ -118,7 +121,7 @@ struct Busy {
 }
 
 struct Shim {
-    identity: Identity,
+    home: Home,
     socket: PathBuf,
     listener: UnixListener,
     signals: OwnedFd,
@@ -135,6 +138,7 @@ struct Ready {
     worker_gone: bool,
     newcomer: bool,
     children: bool,
+    oom: bool,
     pipes: Vec<usize>,
 }
 
@@ -162,7 +166,8 @@ impl Shim {
         listener.set_nonblocking(true)?;
         let link = Some(Link::new(worker)?);
         let buffer = vec![0; 16 << 10];
-        Ok(Self { identity, socket, listener, signals, link, busy: None, leaving: false, buffer })
+        let home = Home::new(identity);
+        Ok(Self { home, socket, listener, signals, link, busy: None, leaving: false, buffer })
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -175,6 +180,9 @@ impl Shim {
                 if ready.children {
                     drain_signals(&self.signals, &mut self.buffer)?;
                     busy.task.reap();
+                }
+                if ready.oom {
+                    busy.task.note_out_of_memory();
                 }
             } else if ready.children {
                 drain_signals(&self.signals, &mut self.buffer)?;
@@ -189,13 +197,16 @@ impl Shim {
             self.settle();
             self.tell();
         }
+        // The socket last: when it is gone, so is everything.
+        drop(self.home);
         std::fs::remove_file(&self.socket)
     }
 
     fn deadline(&self) -> Option<Instant> {
         let busy = self.busy.as_ref()?;
         let orphaned = busy.orphan_since.and_then(|since| since.checked_add(busy.task.launch.orphan_timeout));
-        let news = !busy.told.started || busy.told.through_n < busy.task.last_n();
+        let stuck = !busy.told.stuck && busy.task.stuck().is_some();
+        let news = !busy.told.started || busy.told.through_n < busy.task.last_n() || stuck;
         let link = self.link.as_ref().filter(|link| news && link.unsent.is_empty());
         [busy.task.deadline(), orphaned, link.map(|_| busy.told.quiet_until)].into_iter().flatten().min()
     }
@@ -203,7 +214,7 @@ impl Shim {
     fn wait(&self) -> io::Result<Ready> {
         let timeout = self.deadline().map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
-        let mut polled = Vec::with_capacity(5);
+        let mut polled = Vec::with_capacity(6);
         polled.push(PollFd::new(&self.signals, PollFlags::IN));
         polled.push(PollFd::new(&self.listener, PollFlags::IN));
         if let Some(link) = &self.link {
@@ -211,6 +222,11 @@ impl Shim {
                 if link.unsent.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             polled.push(PollFd::new(&link.stream, interest));
         }
+        let oom = self.busy.as_ref().and_then(|busy| busy.task.oom_event());
+        let oom_at = oom.map(|(event, interest)| {
+            polled.push(PollFd::from_borrowed_fd(event, interest));
+            polled.len() - 1
+        });
         let before_pipes = polled.len();
         let pipes: Vec<(usize, _)> = self.busy.iter().flat_map(|busy| busy.task.open_pipes()).collect();
         polled.extend(pipes.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
@@ -224,6 +240,7 @@ impl Shim {
         let pipes = pipes.iter().enumerate().filter(|(place, _)| is_ready(before_pipes + place));
         Ok(Ready {
             children: is_ready(0),
+            oom: oom_at.is_some_and(is_ready),
             newcomer: is_ready(1),
             worker: self.link.is_some() && is_ready(2),
             worker_gone: self.link.is_some() && gone(2),
@@ -245,7 +262,7 @@ impl Shim {
                 Err(error) => {
                     remark(format_args!(
                         "shim {}: the worker cannot be understood: {error}",
-                        self.identity.pid
+                        self.home.identity.pid
                     ));
                     self.lose_worker();
                 }
@@ -258,20 +275,24 @@ impl Shim {
             // Its worker was gone before the task began. This shim may have been too young for the next worker to
             // see its socket, so that one launches the task again.
             (ToShim::Launch(_), None) if gone => self.leaving = true,
-            (ToShim::Launch(launch), None) => match Task::start(launch, &self.identity) {
+            (ToShim::Settle { groups }, None) => self.home.settle(groups),
+            (ToShim::Launch(launch), None) => match Task::start(launch, &mut self.home) {
                 Ok(task) => {
                     let quiet_until = Instant::now() + QUIET_AT_FIRST;
-                    let told = Told { started: false, through_n: 0, quiet_until };
+                    let told = Told { started: false, through_n: 0, stuck: false, quiet_until };
                     self.busy = Some(Busy { task, told, orphan_since: None });
                 }
                 Err(record) => self.say(&FromShim::Ended(record)),
             },
             (ToShim::Launch(launch), Some(_)) => {
-                remark(format_args!("shim {}: launch of {} while busy", self.identity.pid, launch.task_id));
+                remark(format_args!(
+                    "shim {}: launch of {} while busy",
+                    self.home.identity.pid, launch.task_id
+                ));
             }
             (ToShim::Stop { now, reason }, Some(busy)) => busy.task.stop(StopCause::Requested, reason, now),
             (ToShim::Leave, _) => self.leaving = true,
-            (ToShim::Stop { .. }, None) | (ToShim::Unknown, _) => {}
+            (ToShim::Stop { .. }, None) | (ToShim::Settle { .. }, Some(_)) | (ToShim::Unknown, _) => {}
         }
     }
 
@@ -284,12 +305,12 @@ impl Shim {
         }
         let Ok(mut link) = Link::new(stream) else { return };
         let task = self.busy.as_mut().map(|busy| {
-            busy.told = Told { started: false, through_n: 0, quiet_until: Instant::now() };
+            busy.told = Told { started: false, through_n: 0, stuck: false, quiet_until: Instant::now() };
             busy.orphan_since = None;
             let launch = &busy.task.launch;
             HeldTask { task_id: launch.task_id, task_folder: launch.task_folder.clone() }
         });
-        let hello = Hello { version: WIRE_VERSION, identity: self.identity.clone(), task };
+        let hello = Hello { version: WIRE_VERSION, identity: self.home.identity.clone(), task };
         if link.say(&FromShim::Hello(hello)).is_ok() {
             self.link = Some(link);
         }
@@ -316,8 +337,14 @@ impl Shim {
     /// An ended task is written down, and only then told; the shim is idle afterwards.
     fn settle(&mut self) {
         if let Some(busy) = self.busy.take_if(|busy| busy.task.is_over()) {
-            let record = Box::new(busy.task.finish());
-            self.say(&FromShim::Ended(record));
+            let (record, group) = busy.task.finish();
+            if group.as_ref().is_some_and(Group::is_outside) {
+                // Moving back in costs more than a new shim, which can be made while nobody waits.
+                self.leaving = true;
+                self.say(&FromShim::Retiring);
+            }
+            self.home.group = group;
+            self.say(&FromShim::Ended(Box::new(record)));
         }
     }
 
@@ -338,6 +365,7 @@ impl Shim {
                 if logged {
                     self.say(&FromShim::Logged { through_n: last_n });
                 }
+                self.tell_stuck();
             }
         }
         if self.link.as_mut().is_some_and(|link| link.flush().is_err()) {
@@ -345,9 +373,17 @@ impl Shim {
         }
     }
 
+    fn tell_stuck(&mut self) {
+        let Some(busy) = self.busy.as_mut().filter(|busy| !busy.told.stuck) else { return };
+        if let Some(processes) = busy.task.stuck().map(<[_]>::to_vec) {
+            busy.told.stuck = true;
+            self.say(&FromShim::Stuck { processes });
+        }
+    }
+
     fn say(&mut self, message: &FromShim) {
         if let Some(Err(error)) = self.link.as_mut().map(|link| link.say(message)) {
-            remark(format_args!("shim {}: a message cannot be written: {error}", self.identity.pid));
+            remark(format_args!("shim {}: a message cannot be written: {error}", self.home.identity.pid));
         }
     }
 }

@@ -11,24 +11,32 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::identity::{Claim, Identity};
+use super::cgroup::{Group, Readings};
+use super::home::Home;
+use super::identity::Claim;
 use super::recorder::{Moment, Recorder};
 use super::redacted::{NoCoreFiles, Redacted};
 use super::remark::remark;
 use super::resolve::{self, Refusal};
 use super::signal_name::signal_name;
+use super::stuck::look_at_stuck;
 use super::system::{Reaped, own_peak_memory_bytes, reap_any};
-use super::tree::kill_descendants;
+use super::tree::{descendants, kill_descendants};
 use super::{ExitRecord, Launch, NotStarted, STOP_FILE, STOP_FILE_UNFINISHED, StopCause, StopSent, Wait};
 use crate::clock;
 use crate::contract::protocol::StopReason;
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
+use crate::contract::worker::StuckProcess;
 use crate::domain::task_run::WholeLog;
 
 /// Between looks at a tree that was killed; doubles up to the second. Deaths wake the shim by themselves: this
 /// is for those that fork away or sleep uninterruptibly.
 const KILL_AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
+/// A task that lives longer gets its group for itself. Most end before, and are spared the move.
+const STEP_OUT_AFTER: Duration = Duration::from_secs(1);
+/// A tree that is still there so long after it was killed is told about.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
 /// Reads of a pipe after the end: more than any pipe holds, so that somebody outside the tree who holds the
 /// other end and floods it cannot keep the task from ending.
 const DRAIN_READS: usize = 64;
@@ -74,13 +82,20 @@ pub(super) struct Task {
     kill_again: Option<(Instant, Duration)>,
     peak_memory_bytes: u64,
     _no_core_files: Option<NoCoreFiles>,
+    /// Given back at the end.
+    group: Option<Group>,
+    step_out_at: Option<Instant>,
+    out_of_memory_after: Option<Duration>,
+    killed_at: Option<Instant>,
+    /// Those that did not die of it, once looked for.
+    stuck: Option<Vec<StuckProcess>>,
 }
 
 impl Task {
     /// Starts the program. `Err`: it never ran; the record is written already, if the folder allows.
-    pub(super) fn start(mut launch: Box<Launch>, identity: &Identity) -> Result<Task, Box<ExitRecord>> {
+    pub(super) fn start(mut launch: Box<Launch>, home: &mut Home) -> Result<Task, Box<ExitRecord>> {
         let started_at = clock::now();
-        let mut claim = match Claim::take(&launch.task_folder, identity) {
+        let mut claim = match Claim::take(&launch.task_folder, &home.identity) {
             Ok(claim) => claim,
             Err(error) => {
                 let detail = format!("task folder {}: {error}", launch.task_folder.display());
@@ -88,6 +103,9 @@ impl Task {
                 return Err(Box::new(never_ran(&launch, started_at, refusal)));
             }
         };
+        if let Some(group) = &mut home.group {
+            group.hold(&launch.limits);
+        }
         let pipes =
             || -> io::Result<_> { Ok((pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?)) };
         let no_core_files = NoCoreFiles::if_secrets(&launch);
@@ -97,7 +115,10 @@ impl Task {
                 Refusal::new(NotStarted::SpawnFailed, format!("pipes could not be made: {error}"))
             })?;
             let started = Instant::now();
-            let main = resolve::start(&launch, out_end.as_fd(), err_end.as_fd())
+            let start = || resolve::start(&launch, out_end.as_fd(), err_end.as_fd());
+            let main = home
+                .oom_score
+                .for_task(start)
                 .map_err(|refusal| Refusal::new(refusal.kind, redacted[0].sentence(refusal.detail)))?;
             Ok((main, started, out, err, redacted))
         };
@@ -123,6 +144,11 @@ impl Task {
                     kill_again: None,
                     peak_memory_bytes: 0,
                     _no_core_files: no_core_files,
+                    step_out_at: home.group.is_some().then(|| started + STEP_OUT_AFTER),
+                    group: home.group.take(),
+                    out_of_memory_after: None,
+                    killed_at: None,
+                    stuck: None,
                 })
             }
             Err(refusal) => {
@@ -226,7 +252,8 @@ impl Task {
                 }
                 Ok(Reaped::AllAlive) => break,
                 Ok(Reaped::NoChild) => {
-                    self.tree_gone = true;
+                    // Somebody may be in the group who is not of our descent.
+                    self.tree_gone = self.group.as_ref().is_none_or(Group::is_clear);
                     break;
                 }
                 Err(error) => {
@@ -294,7 +321,9 @@ impl Task {
             (None, Some(_)) => None,
             (None, None) => self.launch.timeout.and_then(|timeout| self.started.checked_add(timeout)),
         };
-        [timeout, self.kill_again.map(|(at, _)| at), self.recorder.deadline()].into_iter().flatten().min()
+        let kill_again = self.kill_again.map(|(at, _)| at);
+        let group = [self.look_at(), self.step_out_at];
+        [timeout, kill_again, self.recorder.deadline()].into_iter().chain(group).flatten().min()
     }
 
     /// Does what is due.
@@ -312,13 +341,68 @@ impl Task {
         }
         if self.kill_again.is_some_and(|(at, _)| now >= at) && !self.tree_gone {
             self.kill_tree();
+            // Who is not of our descent brings no word of its end.
+            self.reap();
+        }
+        if self.look_at().is_some_and(|at| now >= at) {
+            self.stuck = Some(self.left().into_iter().filter_map(look_at_stuck).collect());
+        }
+        if self.step_out_at.is_some_and(|at| now >= at) {
+            self.step_out_at = None;
+            self.step_out();
         }
         if self.recorder.deadline().is_some_and(|at| now >= at) {
             self.recorder.on_time(Moment { time: clock::now(), at: now });
         }
     }
 
+    /// When to look for those who do not die.
+    fn look_at(&self) -> Option<Instant> {
+        let due = self.killed_at.filter(|_| self.stuck.is_none() && !self.tree_gone)?;
+        due.checked_add(STUCK_AFTER)
+    }
+
+    /// Who is left of the tree.
+    fn left(&self) -> Vec<u32> {
+        let mut left = descendants();
+        left.extend(self.group.iter().flat_map(Group::others));
+        left.sort_unstable();
+        left.dedup();
+        left
+    }
+
+    /// Those of the tree that are still there long after they were killed; `None` until somebody looked.
+    pub(super) fn stuck(&self) -> Option<&[StuckProcess]> {
+        self.stuck.as_deref().filter(|stuck| !stuck.is_empty())
+    }
+
+    /// From here on the limits are the task's alone.
+    fn step_out(&mut self) {
+        if let Some(group) = &mut self.group
+            && self.outcome.is_none()
+            && let Err(error) = group.step_out()
+        {
+            remark(format_args!("the shim of {} shares its group: {error}", self.launch.task_id));
+        }
+    }
+
+    /// What to watch for kills for want of memory.
+    pub(super) fn oom_event(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        self.group.as_ref()?.oom_event()
+    }
+
+    /// Notes when the first of them was.
+    pub(super) fn note_out_of_memory(&mut self) {
+        if self.group.as_ref().is_some_and(Group::ran_out_of_memory) {
+            self.out_of_memory_after.get_or_insert_with(|| self.started.elapsed());
+        }
+    }
+
     fn kill_tree(&mut self) {
+        self.killed_at.get_or_insert_with(Instant::now);
+        if let Some(group) = &mut self.group {
+            group.kill_others();
+        }
         kill_descendants();
         let (first, longest) = KILL_AGAIN;
         let pause = self.kill_again.map_or(first, |(_, pause)| (pause * 2).min(longest));
@@ -326,8 +410,10 @@ impl Task {
     }
 
     /// Completes the spool and writes the exit record. Only when [`Task::is_over`].
-    pub(super) fn finish(mut self) -> ExitRecord {
+    pub(super) fn finish(mut self) -> (ExitRecord, Option<Group>) {
         self.drain();
+        let Readings { memory_limit_bytes, memory_peak_bytes, oom_kills, cpu_throttling } =
+            self.group.as_mut().map(Group::readings).unwrap_or_default();
         let now = now();
         for (index, pipe) in self.pipes.iter_mut().enumerate() {
             pipe.redacted.finish(|clean| self.recorder.take(index, clean, now));
@@ -343,6 +429,9 @@ impl Task {
             duration: self.started.elapsed(),
             after_stop: self.stopping.is_some(),
         });
+        let was_killed = oom_kills.is_some_and(|kills| kills > 0);
+        let oom_killed_after =
+            was_killed.then(|| self.out_of_memory_after.unwrap_or(outcome.duration).min(outcome.duration));
         let record = ExitRecord {
             task_id: self.launch.task_id,
             wait: outcome.wait,
@@ -351,17 +440,18 @@ impl Task {
             started_at: self.started_at,
             ended_at: outcome.ended_at,
             duration: outcome.duration,
-            peak_memory_bytes: (self.peak_memory_bytes > own_peak_memory_bytes())
-                .then_some(self.peak_memory_bytes),
-            memory_limit_bytes: None,
-            oom_kills: None,
-            oom_killed_after: None,
-            cpu_throttling: None,
+            peak_memory_bytes: memory_peak_bytes.or_else(|| {
+                (self.peak_memory_bytes > own_peak_memory_bytes()).then_some(self.peak_memory_bytes)
+            }),
+            memory_limit_bytes,
+            oom_kills,
+            oom_killed_after,
+            cpu_throttling,
             last_n,
             whole_log,
         };
         conclude(&mut self.claim, &record);
-        record
+        (record, self.group)
     }
 }
 

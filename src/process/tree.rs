@@ -53,7 +53,7 @@ fn children(pid: u32, threads: u32) -> Vec<u32> {
 
 /// Sends a signal to a process if it is still what it was looked up as. The handle pins whatever has the pid now,
 /// so that a pid used again in between is never hit.
-fn signal_if(pid: u32, signal: Signal, still: impl FnOnce(u32) -> bool) {
+pub(super) fn signal_if(pid: u32, signal: Signal, still: impl FnOnce(u32) -> bool) {
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
     let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { return };
     if still(pid) {
@@ -69,6 +69,20 @@ pub(super) fn kill_descendants() {
     for (pid, parent) in stop_descendants(me) {
         signal_if(pid, Signal::KILL, |pid| is_child(pid, parent, me));
     }
+}
+
+/// Every descendant of this process that there is at the moment, ended ones included.
+pub(super) fn descendants() -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut ahead = children(std::process::id(), 0);
+    while let Some(pid) = ahead.pop() {
+        // A pid used again while this looks could lead in a circle.
+        if !found.contains(&pid) {
+            found.push(pid);
+            ahead.extend(children(pid, Stat::read(pid).map_or(0, |stat| stat.threads)));
+        }
+    }
+    found
 }
 
 fn is_child(pid: u32, parent: u32, root: u32) -> bool {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use crate::contract::quantity::Cpus;
-use crate::contract::worker::Capabilities;
+use crate::contract::worker::{Capabilities, EnforcedLimits};
 
 /// Identifies this boot; a process of an earlier one cannot be alive.
 pub(super) fn boot_id() -> io::Result<String> {
@@ -36,6 +36,7 @@ pub(super) fn capabilities(
     cpus: Option<Cpus>,
     memory_bytes: Option<u64>,
     labels: BTreeMap<String, String>,
+    limits: EnforcedLimits,
 ) -> Capabilities {
     Capabilities {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -48,6 +49,7 @@ pub(super) fn capabilities(
         gpus: Vec::new(),
         secrets: Vec::new(),
         spec_secret_refs: false,
+        limits,
     }
 }
 
@@ -63,6 +65,13 @@ fn found_memory_bytes() -> u64 {
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = limits.iter().find_map(|path| first_line(Path::new(path))?.parse::<u64>().ok());
     machine.unwrap_or(u64::MAX).min(limit.unwrap_or(u64::MAX))
+}
+
+/// Leaves the other half of the kernel's process numbers to everybody else.
+pub(super) fn task_pids_max() -> u64 {
+    const MOST: u64 = 32_768;
+    let kernel = first_line(Path::new("/proc/sys/kernel/pid_max")).and_then(|text| text.parse::<u64>().ok());
+    kernel.map_or(MOST, |kernel| (kernel / 2).clamp(64, MOST))
 }
 
 fn memory_total_bytes(meminfo: &str) -> Option<u64> {
@@ -97,9 +106,10 @@ mod tests {
 
     #[test]
     fn overrides_win_over_what_was_found() {
-        let found = capabilities(None, None, BTreeMap::new());
+        let found = capabilities(None, None, BTreeMap::new(), EnforcedLimits::default());
         assert!(found.cpus >= Cpus::ONE && found.memory_bytes > 0 && !found.hostname.is_empty());
-        let told = capabilities(Some(Cpus::from_millis(250)), Some(1), BTreeMap::new());
+        let told =
+            capabilities(Some(Cpus::from_millis(250)), Some(1), BTreeMap::new(), EnforcedLimits::default());
         assert_eq!((told.cpus, told.memory_bytes), (Cpus::from_millis(250), 1));
     }
 }

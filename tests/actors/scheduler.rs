@@ -54,6 +54,7 @@ fn worker(cores: u32) -> WorkerUp {
             gpus: vec![],
             secrets: Vec::new(),
             spec_secret_refs: false,
+            limits: Default::default(),
         },
     }
 }

@@ -68,6 +68,7 @@ fn capabilities() -> Capabilities {
         gpus: vec![],
         secrets: Vec::new(),
         spec_secret_refs: false,
+        limits: Default::default(),
     }
 }
 

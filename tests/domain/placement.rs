@@ -28,6 +28,7 @@ fn machine(cpu_millis: u32, memory_gib: u64) -> Capabilities {
         gpus: Vec::new(),
         secrets: Vec::new(),
         spec_secret_refs: false,
+        limits: Default::default(),
     }
 }
 

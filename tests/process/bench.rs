@@ -138,6 +138,13 @@ pub fn noted_pids(launch_folder: &Path) -> Vec<u32> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
+/// The shims of a worker, by their sockets.
+pub fn shims(worker_folder: &Path) -> Vec<u32> {
+    let names =
+        std::fs::read_dir(worker_folder.join("shims")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter_map(|name| name.to_str()?.strip_suffix(".sock")?.parse().ok()).collect()
+}
+
 /// Whether the process runs; one that has ended and waits to be reaped does not.
 pub fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -4,7 +4,9 @@
 mod adoption;
 mod bench;
 mod ends;
+mod groups;
 mod logs;
+mod old_shims;
 mod reuse;
 mod secrets;
 mod trees;

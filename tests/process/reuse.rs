@@ -3,13 +3,7 @@
 use gpulayer::process::Wait;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bench::{Bench, end_of, is_running, until};
-
-fn shims(bench: &Bench) -> Vec<u32> {
-    let names =
-        std::fs::read_dir(bench.path().join("shims")).unwrap().map(|entry| entry.unwrap().file_name());
-    names.filter_map(|name| name.to_str()?.strip_suffix(".sock")?.parse().ok()).collect()
-}
+use crate::bench::{Bench, end_of, is_running, shims, until};
 
 fn open_descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
@@ -19,7 +13,7 @@ fn open_descriptors(pid: u32) -> usize {
 async fn a_hundred_tasks_leave_their_shim_as_it_was() {
     let bench = Bench::new();
     bench.run(bench.launch_of(["true"])).await;
-    let [shim] = shims(&bench)[..] else { panic!("{:?}", shims(&bench)) };
+    let [shim] = shims(bench.path())[..] else { panic!("{:?}", shims(bench.path())) };
     let before = open_descriptors(shim);
     for index in 0..100 {
         let ended = match index % 4 {
@@ -33,7 +27,7 @@ async fn a_hundred_tasks_leave_their_shim_as_it_was() {
             other => assert!(index % 4 == 2, "{other:?}"),
         }
     }
-    assert_eq!(shims(&bench), [shim]);
+    assert_eq!(shims(bench.path()), [shim]);
     assert_eq!(open_descriptors(shim), before);
     let children = std::fs::read_to_string(format!("/proc/{shim}/task/{shim}/children")).unwrap();
     assert_eq!(children, "");
@@ -49,15 +43,15 @@ async fn tasks_at_the_same_time_have_shims_of_their_own() {
     for (code, process) in running.iter_mut().enumerate() {
         assert_eq!(end_of(process).await.wait, Wait::Exited { code: code as i32 });
     }
-    until("all but the four to keep are gone", || shims(&bench).len() == 4).await;
+    until("all but the four to keep are gone", || shims(bench.path()).len() == 4).await;
 }
 
 #[tokio::test]
 async fn a_killed_idle_shim_is_not_used_and_leaves_no_zombie() {
     let bench = Bench::new();
     bench.pool.prewarm(1).unwrap();
-    until("its socket", || shims(&bench).len() == 1).await;
-    let killed = shims(&bench)[0];
+    until("its socket", || shims(bench.path()).len() == 1).await;
+    let killed = shims(bench.path())[0];
     kill_process(Pid::from_raw(killed as i32).unwrap(), Signal::KILL).unwrap();
     until("it is reaped", || !std::path::Path::new(&format!("/proc/{killed}")).exists()).await;
     assert_eq!(bench.run(bench.shell("exit 2")).await.exit.wait, Wait::Exited { code: 2 });

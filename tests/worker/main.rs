@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod files;
+mod lost_shims;
 mod restarts;
 mod runs;
 mod server;

@@ -16,6 +16,7 @@ fn kinds(server: &Server, task_id: TaskId) -> Vec<&'static str> {
             Report::Phase { phase: Phase::Executing } => "executing",
             Report::Phase { .. } => "phase",
             Report::Decline { .. } => "decline",
+            Report::Stuck { .. } => "stuck",
             Report::Finish(_) => "finish",
         };
         of_task.map(|item| kind(&item.report)).collect()

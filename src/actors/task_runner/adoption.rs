@@ -6,25 +6,31 @@ use std::time::Duration;
 
 use super::RecoverError;
 use super::folder::TaskFolder;
-use super::running;
+use super::lost::{lost_for_now, warn_of_stuck};
+use super::running::last_n;
 use super::trash::{Trash, tell};
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::Assignment;
 use crate::domain::task_run::{Event, Found};
-use crate::process::{self, Adopted, ExitRecord, ProcessError, ShimPool, TaskProcess};
+use crate::process::{self, Adopted, ExitRecord, ProcessError, ShimEvent, ShimPool, TaskProcess};
 
 /// Tries at shims that are there but do not answer; each takes seconds by itself.
 const ADOPTION_TRIES: u32 = 3;
+
+/// How long one try to kill what is left may hold up a start; what does not die by then is tried again behind it.
+const START_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A task of an earlier start.
 pub(super) struct Recovered {
     pub(super) assignment: Assignment,
     pub(super) folder: TaskFolder,
     pub(super) found: Found,
+    /// `None` and `Found::Running`: the shim is gone, and what it left does not die.
     pub(super) process: Option<TaskProcess>,
 }
 
-/// Looks at every task folder. Afterwards no process of a task is left that is not in the list.
+/// Looks at every task folder. Afterwards no process of a task is left that is not in the list, save those that do not
+/// die; what these belong to is tried again at the next start.
 pub(super) async fn recover(
     tasks_folder: &Path,
     boot_id: &str,
@@ -42,13 +48,13 @@ pub(super) async fn recover(
         let (folder, file) = TaskFolder::found(path);
         let Some(file) = file.filter(|file| file.boot_id == boot_id && file.assignment.task_id == task_id)
         else {
-            discard(task_id, &folder, living.remove(&task_id), trash).await;
+            discard(shims, task_id, &folder, living.remove(&task_id), trash).await;
             continue;
         };
         let process = living.remove(&task_id);
         let found = match &process {
             Some(_) => Found::Running,
-            None => look(task_id, &folder).await,
+            None => look(shims, task_id, &folder).await,
         };
         if found == Found::Unlaunched {
             // A workspace that cannot be emptied, or made again on a full disk, fails the task when it is staged or launched.
@@ -62,7 +68,24 @@ pub(super) async fn recover(
         tracing::warn!(%task_id, "a task without a folder is killed");
         kill(task_id, process).await;
     }
+    sweep_orphans(shims).await;
     Ok(recovered)
+}
+
+/// Groups of shims that are gone, and whose task is settled or unknown.
+async fn sweep_orphans(shims: &ShimPool) {
+    let shims = shims.clone();
+    match tokio::task::spawn_blocking(move || shims.sweep_orphans(START_PATIENCE)).await {
+        Ok(Ok(0)) => {}
+        Ok(Ok(killed)) => tracing::warn!(killed, "processes of no task were killed"),
+        Ok(Err(error)) => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "what earlier starts left is still there"
+            );
+        }
+        Err(error) => tracing::error!(%error, "the sweep was cut short"),
+    }
 }
 
 async fn adopt(shims: &ShimPool) -> Result<HashMap<TaskId, TaskProcess>, ProcessError> {
@@ -87,32 +110,49 @@ async fn adopt(shims: &ShimPool) -> Result<HashMap<TaskId, TaskProcess>, Process
 }
 
 /// A task whose shim does not answer: it has ended, or never had one, or lost it.
-async fn look(task_id: TaskId, folder: &TaskFolder) -> Found {
+async fn look(shims: &ShimPool, task_id: TaskId, folder: &TaskFolder) -> Found {
     let ended = matches!(ExitRecord::read(folder.path()), Ok(Some(_)));
     if !ended && !folder.was_launched() && matches!(process::holder(folder.path()), Ok(None)) {
         return Found::Unlaunched;
     }
-    match running::lost(task_id, folder).await {
-        Event::Ended(facts) => Found::Ended(facts),
-        _ => Found::Lost { last_n: running::last_n(folder) },
+    match lost_for_now(shims, task_id, folder, START_PATIENCE).await {
+        Ok(Event::Ended(facts)) => Found::Ended(facts),
+        Ok(_) => Found::Lost { last_n: last_n(folder) },
+        Err(_) => Found::Running,
     }
 }
 
 /// Nothing is known of the task that could be reported: a half-written file, or another boot of the machine.
-async fn discard(task_id: TaskId, folder: &TaskFolder, process: Option<TaskProcess>, trash: &Trash) {
+async fn discard(
+    shims: &ShimPool,
+    task_id: TaskId,
+    folder: &TaskFolder,
+    process: Option<TaskProcess>,
+    trash: &Trash,
+) {
     tracing::info!(%task_id, "the remains of a task are removed");
-    match process {
+    let gone = match process {
         Some(process) => kill(task_id, process).await,
-        None => drop(running::lost(task_id, folder).await),
+        None => lost_for_now(shims, task_id, folder, START_PATIENCE).await.is_ok(),
+    };
+    if !gone {
+        return;
     }
     if let Err(error) = trash.throw(folder.path()) {
         tell(&error);
     }
 }
 
-async fn kill(task_id: TaskId, mut process: TaskProcess) {
+/// Whether it is gone; what does not die is not waited for.
+async fn kill(task_id: TaskId, mut process: TaskProcess) -> bool {
     if let Err(error) = process.stop(true).await {
         tracing::warn!(%task_id, error = &error as &dyn std::error::Error, "a shim does not listen");
     }
-    while process.recv().await.is_some() {}
+    while let Some(event) = process.recv().await {
+        if let ShimEvent::Stuck(processes) = event {
+            warn_of_stuck(task_id, &processes);
+            return false;
+        }
+    }
+    true
 }

@@ -3,25 +3,25 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::Surroundings;
 use super::folder::TaskFolder;
-use super::{Surroundings, pause::Pause};
+use super::lost::{lost, warn_of_stuck};
 use crate::config::secrets::SecretsError;
 use crate::contract::ids::TaskId;
+use crate::contract::problem::Warning;
 use crate::contract::protocol::{Assignment, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Workload};
-use crate::domain::task_run::{Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment};
-use crate::process::{
-    ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, SpoolReader, StopCause, TaskProcess,
-    Wait, sweep,
+use crate::domain::task_run::{
+    Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment, held_back,
 };
-
-/// How long one try to kill what a lost shim left may take.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+use crate::process::{
+    CpuThrottling, ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, ShimPool, SpoolReader,
+    StopCause, TaskProcess, Wait,
+};
 
 /// What the shim needs to run a task.
 pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &TaskFolder) -> Launch {
@@ -53,7 +53,11 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         grace: spec.grace_s.duration(),
         timeout: spec.timeout_s.map(Seconds::duration),
         orphan_timeout: around.options.orphan_timeout,
-        limits: Limits::default(),
+        limits: Limits {
+            memory_bytes: spec.resources.memory_bytes,
+            cpu_millis: Some(spec.resources.cpus.millis()),
+            pids: Some(around.options.task_pids_max),
+        },
         log: around.options.log_limits,
     }
 }
@@ -99,6 +103,7 @@ pub(super) async fn hand_over(
 pub(super) async fn watch(
     task_id: TaskId,
     mut bring: impl AsyncFnMut() -> Option<Result<TaskProcess, LaunchError>>,
+    shims: &ShimPool,
     folder: &TaskFolder,
     mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),
@@ -106,7 +111,10 @@ pub(super) async fn watch(
     let mut process = match bring().await {
         Some(Ok(process)) => process,
         Some(Err(error)) => return tell(Event::LaunchFailed { detail: said(&error) }),
-        None => return tell(lost(task_id, folder).await),
+        None => {
+            let event = lost(shims, task_id, folder, &mut tell).await;
+            return tell(event);
+        }
     };
     let mut stopped = false;
     loop {
@@ -124,41 +132,32 @@ pub(super) async fn watch(
         match event {
             Some(ShimEvent::Started { .. }) => tell(Event::Launched),
             Some(ShimEvent::Logged { through_n }) => tell(Event::Logged { through_n }),
-            Some(ShimEvent::Ended(record)) => return tell(Event::Ended(facts(*record))),
+            Some(ShimEvent::Stuck(processes)) => {
+                warn_of_stuck(task_id, &processes);
+                tell(Event::Stuck { processes });
+            }
+            Some(ShimEvent::Ended(record)) => {
+                if let Some(warning) = felt_its_limit(&record) {
+                    tell(Event::Noted(warning));
+                }
+                return tell(Event::Ended(facts(*record)));
+            }
             Some(ShimEvent::ShimLost) | None if !stopped && !folder.was_launched() => match bring().await {
                 Some(Ok(another)) => process = another,
                 Some(Err(error)) => return tell(Event::LaunchFailed { detail: said(&error) }),
-                None => return tell(lost(task_id, folder).await),
+                None => break,
             },
-            Some(ShimEvent::ShimLost) | None => return tell(lost(task_id, folder).await),
+            Some(ShimEvent::ShimLost) | None => break,
         }
     }
+    let event = lost(shims, task_id, folder, &mut tell).await;
+    tell(event);
 }
 
-/// The shim is gone: it may have written down the end; else what it left is killed, however long that takes, since
-/// a task has not ended before its tree is gone.
-pub(super) async fn lost(task_id: TaskId, folder: &TaskFolder) -> Event {
-    let mut pause = Pause::new();
-    loop {
-        match ExitRecord::read(folder.path()) {
-            Ok(Some(record)) => return Event::Ended(facts(record)),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(%task_id, error = &error as &dyn std::error::Error, "an exit record is lost")
-            }
-        }
-        match tokio::task::spawn_blocking(move || sweep(&[task_id], SWEEP_PATIENCE)).await {
-            Ok(Ok(killed)) => {
-                tracing::warn!(%task_id, killed, "a shim was lost; what it left was killed");
-                return Event::ShimLost { last_n: last_n(folder) };
-            }
-            Ok(Err(error)) => {
-                tracing::error!(%task_id, error = &error as &dyn std::error::Error, "what a lost shim left is still there");
-            }
-            Err(error) => tracing::error!(%task_id, %error, "the sweep was cut short"),
-        }
-        pause.wait().await;
-    }
+fn felt_its_limit(record: &ExitRecord) -> Option<Warning> {
+    let CpuThrottling { cpu_millis, periods, throttled_periods } = record.cpu_throttling?;
+    let millis = u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX);
+    held_back(cpu_millis, periods, throttled_periods, Seconds::from_millis(millis))
 }
 
 /// Number of the last whole record in the spool.

@@ -11,7 +11,7 @@ use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::{Finish, Report};
-use crate::contract::worker::{Phase, TaskState};
+use crate::contract::worker::{Phase, StuckProcess, TaskState};
 use crate::domain::change::{Change, JobResults};
 use crate::domain::ledger::{Ledger, Notice};
 use crate::domain::retry::retries;
@@ -55,6 +55,7 @@ impl LiveJob {
             Report::Start => self.start(ledger),
             Report::Phase { phase } => self.phase(ledger, *phase),
             Report::Decline { detail } => self.decline(ledger, detail),
+            Report::Stuck { processes } => self.stuck(ledger, processes),
             Report::Finish(finish) => self.finish(ledger, finish),
         }
     }
@@ -83,6 +84,16 @@ impl LiveJob {
         };
         let task_id = placed.task_id;
         self.event(ledger, Some(task_id), EventType::TaskPhase, json!({"phase": phase}));
+        self.moved(ledger);
+        Ok(JobState::Running)
+    }
+
+    fn stuck(&mut self, ledger: &mut Ledger, processes: &[StuckProcess]) -> Judged {
+        let Stage::Running(placed, _) = &self.stage else {
+            return Err(ReportRefusal::StaleEpoch);
+        };
+        let task_id = placed.task_id;
+        self.event(ledger, Some(task_id), EventType::TaskStuck, json!({"processes": processes}));
         self.moved(ledger);
         Ok(JobState::Running)
     }
