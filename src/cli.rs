@@ -30,6 +30,7 @@ mod spec_building;
 mod typed;
 mod verdict;
 mod whole_log;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -123,6 +124,7 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Cancel(args) => jobs::cancel(context, args).await,
         Command::Retry(args) => jobs::retry(context, args).await,
         Command::Rm(args) => jobs::rm(context, args).await,
+        Command::Worker { command } => worker::run(context, command.as_ref()).await,
         Command::Artifact(command) => artifact::run(context, command).await,
         Command::Up(args) => daemon::up(context, args).await,
         Command::Down(args) => daemon::down(context, args).await,

@@ -24,6 +24,7 @@ mod oom_score;
 mod overflow;
 mod pool;
 mod pool_link;
+pub mod priority;
 mod recorder;
 mod redacted;
 mod remark;

@@ -14,8 +14,9 @@ use tokio::sync::oneshot;
 use tracing::error;
 
 use super::messages::front_desk::{
-    Acquire, CancelJob, CountJobs, DeregisterWorker, ExplainQueue, Heartbeat, ListWorkers, PrepareStop,
-    PurgeJob, RegisterWorker, ReportTasks, ResumeWorker, StorageLevel, SubmitJobs, WatchJob, WorkerRefusal,
+    Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
+    ListWorkers, PrepareStop, PurgeJob, RegisterWorker, ReportTasks, ResumeWorker, StorageLevel, SubmitJobs,
+    WatchJob, WhoHolds, WorkerRefusal,
 };
 use super::messages::send;
 use super::messages::worker_session::{Describe, Gathering, NewSession, OpenSession, SessionPorts};
@@ -40,6 +41,12 @@ pub struct DeskTells {
     pub watch: Recipient<WatchJob>,
     /// The supervisor.
     pub count: Recipient<CountJobs>,
+    /// The supervisor.
+    pub holds: Recipient<WhoHolds>,
+    /// The supervisor.
+    pub drain: Recipient<ChangeDrain>,
+    /// The supervisor.
+    pub evict: Recipient<EvictTask>,
     /// The supervisor.
     pub prepare_stop: Recipient<PrepareStop>,
     /// The supervisor.
@@ -126,6 +133,9 @@ pass_on! {
     PurgeJob to purge,
     WatchJob to watch,
     CountJobs to count,
+    WhoHolds to holds,
+    ChangeDrain to drain,
+    EvictTask to evict,
     PrepareStop to prepare_stop,
     StorageLevel to storage,
     ExplainQueue to explain,

@@ -2,14 +2,15 @@
 //!
 //! Owns: all live jobs and their tasks, the idempotency keys, the tables `jobs`, `tasks`, `events`, `used_keys`.
 //! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
-//! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `WatchJob`, `CountJobs`, `PrepareStop`,
-//! `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `TasksReported`,
-//! `WorkerReturned`, `TaskGone`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
+//! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `WatchJob`,
+//! `CountJobs`, `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions
+//! (`SessionOpened`, `SessionClosed`, `TasksReported`, `WorkerReturned`, `TaskGone`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
 //! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
 
 mod alarms;
 mod clients;
+mod draining;
 mod keys;
 pub mod restore;
 mod speech;
@@ -36,6 +37,7 @@ use super::messages::{Durable, Reply, send};
 use crate::clock;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::protocol::StopReason;
+use crate::contract::worker::Drain;
 use crate::domain::job::{LiveJob, Stage};
 use crate::domain::ledger::{Alarm, Ledger, Notice};
 use crate::domain::placement::{QueuedJob, Shape};
@@ -107,6 +109,8 @@ pub struct StaleTask {
 
 struct Session {
     incarnation: u64,
+    /// Set while it takes no new tasks.
+    drain: Option<Drain>,
     ports: SessionPorts,
 }
 
@@ -330,15 +334,20 @@ impl JobSupervisor {
         let now = (self.now)();
         while let Some(alarm) = self.alarms.due(now) {
             match alarm {
-                Alarm::QueueTimeout(id) => self.step(ctx, id, LiveJob::queue_timeout),
-                Alarm::BackoffOver(id) => self.step(ctx, id, LiveJob::backoff_over),
+                Alarm::QueueTimeout(id) => {
+                    self.step(ctx, id, LiveJob::queue_timeout);
+                }
+                Alarm::BackoffOver(id) => {
+                    self.step(ctx, id, LiveJob::backoff_over);
+                }
                 Alarm::RunTimeout(id, epoch) => {
-                    self.step(ctx, id, |job, ledger| job.run_timeout(ledger, epoch))
+                    self.step(ctx, id, |job, ledger| job.run_timeout(ledger, epoch));
                 }
                 Alarm::UnreachableTimeout(id, epoch) => {
-                    self.step(ctx, id, |job, ledger| job.unreachable_timeout(ledger, epoch))
+                    self.step(ctx, id, |job, ledger| job.unreachable_timeout(ledger, epoch));
                 }
-            };
+                Alarm::DrainDeadline(worker_id) => self.drain_overdue(ctx, worker_id),
+            }
         }
         self.set_timer(ctx);
     }

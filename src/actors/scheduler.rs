@@ -4,8 +4,8 @@
 //! Owns: the queue and the pool, as far as it has been told, and what it proposed and nobody answered yet.
 //! Never: decides; the supervisor disposes of every proposal.
 //! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `CapacityFreed`,
-//! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`,
-//! `WorkerSecrets`), the front desk (`ExplainQueue`).
+//! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
+//! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`).
 //! Tells: the supervisor (`PlacementProposed`).
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
 
@@ -18,7 +18,7 @@ use super::messages::front_desk::ExplainQueue;
 use super::messages::job_supervisor::PlacementProposed;
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
-    WorkerDown, WorkerHealth, WorkerSecrets, WorkerUp,
+    WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
 };
 use super::messages::send;
 use crate::contract::ids::{JobId, WorkerId};
@@ -190,6 +190,23 @@ impl Handler<WorkerSecrets> for Scheduler {
     fn handle(&mut self, secrets: WorkerSecrets, ctx: &mut Self::Context) {
         self.pool.worker_secrets(secrets.worker_id, secrets.names);
         self.pass_soon(ctx);
+    }
+}
+
+impl Handler<WorkerDraining> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, told: WorkerDraining, ctx: &mut Self::Context) {
+        self.pool.worker_draining(told.worker_id, told.draining);
+        self.pass_soon(ctx);
+    }
+}
+
+impl Handler<WorkerLeft> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, left: WorkerLeft, _: &mut Self::Context) {
+        self.pool.worker_left(left.worker_id);
     }
 }
 

@@ -2,25 +2,34 @@
 //!
 //! Owns: the worker's row in the store, what is held out to it, what it must stop, its parked acquire.
 //! Never: decides about tasks; reports go on to the supervisor.
-//! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`).
-//! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `SessionOpened`), the lease reaper
-//! (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`,
-//! `WorkerSecrets`).
+//! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`,
+//! `DrainDecided`).
+//! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `SessionOpened`, `SessionClosed`), the
+//! lease reaper (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
+//! `WorkerDraining`, `WorkerLeft`).
 //! After a restart: opened again from the worker's row, offline until its first word; offers and stops are told
 //! again by the supervisor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 
 use super::messages::front_desk::{
-    Acquire, DeregisterWorker, Heartbeat, ReportTasks, ResumeWorker, WorkerRefusal,
+    Acquire, DeregisterWorker, Heartbeat, Keyed, ReportTasks, ResumeWorker, WorkerRefusal,
 };
-use super::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
+use super::messages::job_supervisor::{
+    SessionClosed, SessionOpened, TaskGone, TasksReported, WorkerReturned,
+};
 use super::messages::lease_reaper::Renew;
-use super::messages::scheduler::{WorkerDown, WorkerHealth, WorkerSecrets, WorkerUp};
-use super::messages::worker_session::{Describe, NewSession, Offer, SessionPorts, Settled, StopTask};
+use super::messages::scheduler::{
+    WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
+};
+use super::messages::worker_session::{
+    Describe, DrainDecided, NewSession, Offer, SessionPorts, Settled, StopTask,
+};
 use super::messages::{Reply, send};
 use crate::clock;
 use crate::contract::ids::TaskId;
@@ -60,6 +69,12 @@ pub struct SessionTells {
     pub health: Recipient<WorkerHealth>,
     /// The scheduler.
     pub secrets: Recipient<WorkerSecrets>,
+    /// The scheduler.
+    pub draining: Recipient<WorkerDraining>,
+    /// The scheduler.
+    pub left: Recipient<WorkerLeft>,
+    /// The supervisor.
+    pub closed: Recipient<SessionClosed>,
 }
 
 /// See the module.
@@ -77,6 +92,9 @@ pub struct WorkerSession {
     parked: Option<Parked>,
     presence: Presence,
     heartbeat_seq: u64,
+    /// When its newest heartbeat came, and the longest time between two since the session opened or was resumed.
+    heartbeat_at: Option<Instant>,
+    longest_silence: Option<Duration>,
     /// Why it says it is unhealthy; as old as its newest heartbeat.
     unhealthy: Option<String>,
 }
@@ -115,6 +133,8 @@ impl WorkerSession {
             parked: None,
             presence: Presence::Offline { last_seen: None },
             heartbeat_seq: 0,
+            heartbeat_at: None,
+            longest_silence: None,
             unhealthy: None,
         }
     }
@@ -247,6 +267,7 @@ impl WorkerSession {
         match &self.presence {
             Presence::Offline { .. } => WorkerState::Offline,
             Presence::Online { .. } if self.unhealthy.is_some() => WorkerState::Unhealthy,
+            Presence::Online { .. } if self.record.drain.is_some() => WorkerState::Draining,
             Presence::Online { holds, .. } if holds.is_empty() => WorkerState::Idle,
             Presence::Online { .. } => WorkerState::Busy,
         }
@@ -254,7 +275,14 @@ impl WorkerSession {
 
     /// Writes the worker's row and answers once it is on disk.
     fn record_then<T: 'static>(&self, reply: Reply<T>, answer: T) {
-        let seq = self.journal.append(vec![Change::WorkerRecorded(Box::new(self.record.clone()))]);
+        self.record_with(None, reply, answer);
+    }
+
+    /// The same in one commit with a client's key.
+    fn record_with<T: 'static>(&self, key: Option<Change>, reply: Reply<T>, answer: T) {
+        let mut changes = vec![Change::WorkerRecorded(Box::new(self.record.clone()))];
+        changes.extend(key);
+        let seq = self.journal.append(changes);
         let durability = self.durability.clone();
         actix::spawn(async move {
             durability.reached(seq).await;
@@ -273,6 +301,7 @@ fn ports_of(address: &actix::Addr<WorkerSession>) -> SessionPorts {
         offer: address.clone().recipient(),
         stop: address.clone().recipient(),
         settled: address.clone().recipient(),
+        drain: address.clone().recipient(),
         resume: address.clone().recipient(),
         heartbeat: address.clone().recipient(),
         acquire: address.clone().recipient(),
@@ -290,9 +319,13 @@ impl Actor for WorkerSession {
         let opened = SessionOpened {
             worker_id: self.record.id,
             incarnation: self.record.identity.incarnation,
+            drain: self.record.drain,
             ports: ports_of(&ctx.address()),
         };
         self.tells.opened.do_send(opened);
+        if self.record.drain.is_some() {
+            self.tells.draining.do_send(WorkerDraining { worker_id: self.record.id, draining: true });
+        }
         if let Some((reply, answer)) = self.greeting.take() {
             self.heard(ctx, Some(Vec::new()));
             self.record_then(reply, answer);
@@ -314,6 +347,7 @@ impl Handler<ResumeWorker> for WorkerSession {
         self.record.identity = request.identity;
         self.record.capabilities = request.capabilities;
         self.heartbeat_seq = 0;
+        (self.heartbeat_at, self.longest_silence) = (None, None);
         // Its first heartbeat says it anew.
         self.heard_health(None);
         self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
@@ -352,6 +386,9 @@ impl Handler<Heartbeat> for WorkerSession {
         }
         if request.seq > self.heartbeat_seq {
             self.heartbeat_seq = request.seq;
+            let before = self.heartbeat_at.replace(Instant::now());
+            let silence = before.map(|before| before.elapsed());
+            self.longest_silence = self.longest_silence.max(silence);
             self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
             let tasks = request.tasks.iter().map(|held| (held.task_id, held.epoch)).collect();
             self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks });
@@ -439,6 +476,17 @@ impl Handler<Settled> for WorkerSession {
     }
 }
 
+impl Handler<DrainDecided> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, decided: DrainDecided, _: &mut Self::Context) {
+        self.record.drain = decided.drain;
+        let draining = decided.drain.is_some();
+        self.tells.draining.do_send(WorkerDraining { worker_id: self.record.id, draining });
+        self.record_with(decided.key, decided.reply, Ok(Keyed::Done(())));
+    }
+}
+
 impl Handler<Describe> for WorkerSession {
     type Result = ();
 
@@ -458,7 +506,9 @@ impl Handler<Describe> for WorkerSession {
                 last_seen,
                 health: self.unhealthy.clone().filter(|_| self.state() == WorkerState::Unhealthy),
                 drain: self.record.drain,
-                longest_silence_s: None,
+                longest_silence_s: self
+                    .longest_silence
+                    .map(|gap| Seconds::from_millis(u64::try_from(gap.as_millis()).unwrap_or(u64::MAX))),
             });
         }
     }
@@ -471,6 +521,9 @@ impl Handler<DeregisterWorker> for WorkerSession {
         self.record.gone = true;
         self.release_parked(ctx);
         self.fell_silent(ctx);
+        let worker_id = self.record.id;
+        self.tells.left.do_send(WorkerLeft { worker_id });
+        self.tells.closed.do_send(SessionClosed { worker_id });
         self.record_then(call.reply, Ok(()));
     }
 }

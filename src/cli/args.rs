@@ -56,6 +56,12 @@ pub(super) enum Command {
     Rm(Jobs),
     /// Print what happened to a job
     Events(EventsArgs),
+    /// Look after workers; without a verb, list them
+    #[command(alias = "workers")]
+    Worker {
+        #[command(subcommand)]
+        command: Option<WorkerCommand>,
+    },
     /// Store and bring back files by their digest
     #[command(subcommand)]
     Artifact(ArtifactCommand),
@@ -218,6 +224,39 @@ pub(super) struct CancelArgs {
     /// Kill at once, without the time to finish
     #[arg(long)]
     pub(super) now: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum WorkerCommand {
+    /// List workers
+    List,
+    /// Show all about workers, with their tasks
+    Show {
+        /// Ids, their beginnings or tails (4 characters or more), or names
+        #[arg(value_name = "WORKER", required = true)]
+        workers: Vec<String>,
+    },
+    /// Give workers no new tasks; what runs there may end, until the deadline
+    Drain {
+        /// Ids, their beginnings or tails (4 characters or more), or names
+        #[arg(value_name = "WORKER", required = true)]
+        workers: Vec<String>,
+        /// Stop what still runs after this time (10m), with its grace; it ends `drained`
+        #[arg(long, value_name = "DURATION")]
+        deadline: Option<String>,
+    },
+    /// Stop tasks with their grace, because their place is needed; they end `evicted`
+    Evict {
+        /// Tasks or jobs: ids, their beginnings or tails (4 characters or more), or job names
+        #[arg(value_name = "TASK|JOB", required = true)]
+        tasks: Vec<String>,
+    },
+    /// Let drained workers take tasks again
+    Resume {
+        /// Ids, their beginnings or tails (4 characters or more), or names
+        #[arg(value_name = "WORKER", required = true)]
+        workers: Vec<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

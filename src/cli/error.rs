@@ -175,13 +175,25 @@ pub enum CliError {
         /// As given.
         given: String,
     },
+    /// No worker is meant by that.
+    #[error("there is no worker `{given}`")]
+    NoSuchWorker {
+        /// As given.
+        given: String,
+    },
+    /// No live task is meant by that.
+    #[error("no task or job `{given}` is on a worker now")]
+    NoSuchTask {
+        /// As given.
+        given: String,
+    },
     /// No job has the labels.
     #[error("no job has the label {labels}")]
     NoJobLabelled {
         /// As given.
         labels: String,
     },
-    /// Several jobs are meant by that.
+    /// Several jobs, tasks or workers are meant by that.
     #[error("`{given}` could mean {candidates}")]
     AmbiguousJob {
         /// As given.
@@ -307,6 +319,8 @@ impl CliError {
             CliError::NoSuchJob { .. } | CliError::NoJobLabelled { .. } => {
                 Some(format!("`{}` lists all jobs", next.command("ps -a")))
             }
+            CliError::NoSuchWorker { .. } => Some(format!("`{}` lists all workers", next.command("worker list"))),
+            CliError::NoSuchTask { .. } => Some(format!("`{}` lists what runs", next.command("ps"))),
             CliError::AmbiguousJob { .. } => Some("give more characters of the id".to_owned()),
             CliError::HereElsewhere => Some("leave --here out to send a copy of the folder (--source)".to_owned()),
             _ => None,

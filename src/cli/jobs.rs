@@ -17,6 +17,7 @@ use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState};
 use crate::contract::quantity::Timestamp;
 use crate::contract::server::WhoAmI;
+use crate::contract::spec::{JobSpec, StopSignal};
 
 /// How many ended jobs are listed beside the active ones.
 const ENDED: usize = 10;
@@ -128,11 +129,27 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitS
         let word = match (before.state.ended(), job.state.ended()) {
             (true, _) => format!("had ended already: {}", job.state.word()),
             (false, true) => job.state.word().to_owned(),
-            (false, false) => "stopping".to_owned(),
+            (false, false) => stopping(&job, args.now),
         };
         tell(context, &job, &word)?;
     }
     Ok(ExitStatus::SUCCESS)
+}
+
+/// What happens to a job that runs and was told to stop.
+fn stopping(job: &Job, now: bool) -> String {
+    if job.unreachable_since.is_some() {
+        return "is stopped when its worker answers again".to_owned();
+    }
+    if now {
+        return "is being killed".to_owned();
+    }
+    let spec: Option<JobSpec> = serde_json::from_str(job.spec.get()).ok();
+    match spec {
+        Some(spec) if spec.stop_signal == StopSignal::Kill => "is being killed".to_owned(),
+        Some(spec) => format!("is stopping, with {} of grace", span(spec.grace_s)),
+        None => "is stopping".to_owned(),
+    }
 }
 
 /// `gpulayer retry`: prints the ids of the new jobs.

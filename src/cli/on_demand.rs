@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 
+use super::screen::say;
 use crate::client::Revive;
 use crate::config::readiness::{self, Announced};
 use crate::config::{ConfigError, Places};
@@ -20,6 +21,8 @@ use crate::process::detached;
 /// For how long a daemon that does not answer may hold the state folder: it is about to leave, or it puts back a
 /// socket that was removed.
 const UNHEARD_FOR: Duration = Duration::from_secs(10);
+/// A command that waits longer for its turn says so.
+const TELL_AFTER: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How much of `daemon.log` an error shows, in lines.
 const SHOWN_LINES: usize = 10;
@@ -167,6 +170,19 @@ impl OwnDaemon {
             .mode(0o600)
             .open(&path)
             .map_err(|source| fault("open", source))?;
+        // Starting takes a moment; stopping may take as long as a grace.
+        let tell_at = Instant::now() + TELL_AFTER;
+        while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() >= tell_at {
+                let pid = self.holder().ok().flatten().and_then(|holder| holder.pid);
+                say(&format!(
+                    "gpulayer: waiting for another command, which starts or stops the daemon here ({})",
+                    process(pid)
+                ));
+                break;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
         loop {
             match rustix::fs::flock(&lock, FlockOperation::LockExclusive) {
                 Ok(()) => return Ok(lock),

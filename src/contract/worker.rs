@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::artifact::Digest;
+use super::artifact::{Digest, OutputFile};
 use super::end::End;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::quantity::{Cpus, Seconds, Timestamp};
@@ -54,7 +54,7 @@ impl TaskState {
 }
 
 /// Where a started task stands on its worker; reported as events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Source and inputs are brought in.
@@ -65,6 +65,21 @@ pub enum Phase {
     Executing,
     /// Outputs and the last log lines are sent.
     Finishing,
+}
+
+impl Phase {
+    /// All of them, in the order in which a task passes them.
+    pub const ALL: [Phase; 4] = [Phase::Staging, Phase::Environment, Phase::Executing, Phase::Finishing];
+
+    /// The word on the wire.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Phase::Staging => "staging",
+            Phase::Environment => "environment",
+            Phase::Executing => "executing",
+            Phase::Finishing => "finishing",
+        }
+    }
 }
 
 /// One placement of a job, as the API shows it.
@@ -95,6 +110,9 @@ pub struct Task {
     /// All that it wrote as one artifact (zstd), when the stored lines differ from it.
     #[serde(default)]
     pub log_artifact: Option<Digest>,
+    /// Files that a task which was given up brought back all the same: kept as long as the job, never its outputs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late_outputs: Vec<OutputFile>,
 }
 
 /// How a worker reaches the server.

@@ -100,6 +100,9 @@ impl House {
             down: scheduler.clone().recipient(),
             health: scheduler.clone().recipient(),
             secrets: scheduler.clone().recipient(),
+            draining: scheduler.clone().recipient(),
+            left: scheduler.clone().recipient(),
+            closed: supervisor.clone().recipient(),
         };
         let open_session = session_opener(timing, journal.clone(), durability.clone(), session_tells);
         let desk_tells = DeskTells {
@@ -108,6 +111,9 @@ impl House {
             purge: supervisor.clone().recipient(),
             watch: supervisor.clone().recipient(),
             count: supervisor.clone().recipient(),
+            holds: supervisor.clone().recipient(),
+            drain: supervisor.clone().recipient(),
+            evict: supervisor.clone().recipient(),
             prepare_stop: supervisor.clone().recipient(),
             storage: supervisor.recipient(),
             explain: scheduler.recipient(),

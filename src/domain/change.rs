@@ -11,7 +11,7 @@ use crate::contract::job::JobState;
 use crate::contract::problem::Warning;
 use crate::contract::protocol::{Identity, StopReason};
 use crate::contract::quantity::Timestamp;
-use crate::contract::worker::{Capabilities, Drain, TaskState, WorkerKind};
+use crate::contract::worker::{Capabilities, Drain, Phase, TaskState, WorkerKind};
 
 /// One durable step. A batch of them is one transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,8 @@ pub enum Change {
     TaskInserted(TaskRecord),
     /// A task moved.
     TaskMoved(TaskId, TaskStanding),
+    /// A task that was given up brought these back late; they are kept as long as its job.
+    LateResults(TaskId, JobId, Arc<JobResults>),
     /// Something happened.
     EventAppended(Box<Event>),
     /// A client's key was used.
@@ -86,6 +88,8 @@ pub struct JobStanding {
     pub event_seq: u64,
     /// Worker of the newest task.
     pub worker: Option<WorkerId>,
+    /// The phase its newest task has reached, as far as it was reported.
+    pub phase: Option<Phase>,
     /// When the newest task was placed.
     pub scheduled_at: Option<Timestamp>,
     /// When the first attempt started.

@@ -22,8 +22,9 @@ use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::Finish;
 use crate::contract::quantity::{Seconds, Timestamp};
-use crate::contract::worker::TaskState;
+use crate::contract::worker::{Phase, TaskState};
 
+pub use finish::late_results;
 pub use place::PlacementRefusal;
 pub use report::{Judged, ReportRefusal};
 
@@ -54,6 +55,7 @@ pub struct LiveJob {
     epoch: Epoch,
     event_seq: u64,
     worker: Option<WorkerId>,
+    phase: Option<Phase>,
     scheduled_at: Option<Timestamp>,
     started_at: Option<Timestamp>,
     not_before: Option<Timestamp>,
@@ -153,6 +155,7 @@ impl LiveJob {
             epoch: 0,
             event_seq: 1,
             worker: None,
+            phase: None,
             scheduled_at: None,
             started_at: None,
             not_before: None,
@@ -196,6 +199,7 @@ impl LiveJob {
             epoch: standing.epoch,
             event_seq: standing.event_seq,
             worker: standing.worker,
+            phase: standing.phase,
             scheduled_at: standing.scheduled_at,
             started_at: standing.started_at,
             not_before: standing.not_before,
@@ -272,6 +276,12 @@ impl LiveJob {
         }
     }
 
+    /// What is left of its `timeout_s` if it runs, counted from its start; none when it has no limit.
+    pub fn time_left(&self, now: Timestamp) -> Option<Seconds> {
+        let Stage::Running(placed, run) = &self.stage else { return None };
+        placed.spec.timeout_s.map(|limit| run.started_at.plus(limit).since(now))
+    }
+
     /// The row as it stands.
     pub fn standing(&self) -> JobStanding {
         let mut standing = JobStanding {
@@ -280,6 +290,7 @@ impl LiveJob {
             epoch: self.epoch,
             event_seq: self.event_seq,
             worker: self.worker,
+            phase: self.phase,
             scheduled_at: self.scheduled_at,
             started_at: self.started_at,
             ended_at: None,

@@ -101,6 +101,8 @@ pub enum Alarm {
     RunTimeout(JobId, Epoch),
     /// `unreachable_timeout_s`, of this placement.
     UnreachableTimeout(JobId, Epoch),
+    /// The deadline of this worker's drain.
+    DrainDeadline(WorkerId),
 }
 
 /// A spec, shared.

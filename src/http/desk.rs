@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use super::refusal::Refusal;
 use crate::actors::messages::Reply;
 use crate::actors::messages::front_desk::{
-    Acquire, CancelJob, CountJobs, DeregisterWorker, ExplainQueue, Heartbeat, ListWorkers, PurgeJob,
-    RegisterWorker, ReportTasks, ResumeWorker, SubmitJobs, WatchJob,
+    Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
+    ListWorkers, PurgeJob, RegisterWorker, ReportTasks, ResumeWorker, SubmitJobs, WatchJob, WhoHolds,
 };
 
 macro_rules! desk {
@@ -28,6 +28,9 @@ desk! {
     watch_job: WatchJob,
     explain_queue: ExplainQueue,
     count_jobs: CountJobs,
+    who_holds: WhoHolds,
+    change_drain: ChangeDrain,
+    evict_task: EvictTask,
     register_worker: RegisterWorker,
     resume_worker: ResumeWorker,
     heartbeat: Heartbeat,

@@ -9,15 +9,28 @@ use super::desk::ask;
 use super::idempotency::{FirstAnswer, Key};
 use super::refusal::Refusal;
 use super::state::EdgeState;
-use crate::actors::messages::front_desk::{ExplainQueue, Until, WatchJob};
+use crate::actors::messages::front_desk::{ExplainQueue, Until, WatchJob, WhoHolds};
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::LogsRequest;
+use crate::contract::quantity::Seconds;
 use crate::domain::change::JobStanding;
 use crate::store::StoreError;
 
 /// How long a queue reason may take to be found before the answer goes out without it.
 const REASON_WITHIN: Duration = Duration::from_secs(1);
+
+/// Characters of an id's end that name a job in a sentence.
+const SHOWN_TAIL: usize = 6;
+
+/// A span as one says it.
+fn roughly(span: Seconds) -> String {
+    match span.millis().div_ceil(1000) {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds.div_ceil(60)),
+        seconds => format!("{} h", seconds.div_ceil(3_600)),
+    }
+}
 
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
@@ -53,9 +66,28 @@ impl EdgeState {
             let reason =
                 ask(|reply| self.ports.desk.explain_queue.do_send(ExplainQueue { job_id: id, reply }));
             // The reason is a courtesy: a job is shown without it rather than late.
-            job.queue_reason = timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten();
+            let reason = timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten();
+            job.queue_reason = match reason {
+                Some(reason) => Some(self.naming_the_holder(reason).await?),
+                None => None,
+            };
         }
         Ok(job)
+    }
+
+    /// Who waits for a single job wants to know which, whose, and how long at most.
+    async fn naming_the_holder(&self, reason: String) -> Result<String, Refusal> {
+        const ONE: &str = "held by 1 task";
+        if !reason.contains(ONE) || reason.contains(" · ") {
+            return Ok(reason);
+        }
+        let holder = ask(|reply| self.ports.desk.who_holds.do_send(WhoHolds { reply }));
+        let Ok(Ok(Some(holder))) = timeout(REASON_WITHIN, holder).await else { return Ok(reason) };
+        let Some(job) = self.ports.reads.job(holder.job_id)? else { return Ok(reason) };
+        let id = holder.job_id.to_string();
+        let tail = &id[id.len() - SHOWN_TAIL..];
+        let at_most = holder.at_most.map(|left| format!(", up to {}", roughly(left))).unwrap_or_default();
+        Ok(reason.replace(ONE, &format!("held by job …{tail} ({}){at_most}", job.submitted_by)))
     }
 
     /// Returns when what is waited for is on disk, or at once for a job that is not live.

@@ -9,6 +9,7 @@ use super::caller::Access;
 use super::edge;
 
 mod artifacts;
+mod fleet;
 mod job;
 mod list;
 mod sequences;
@@ -89,7 +90,11 @@ routes! {
         HEAD ClientOrWorker artifacts::head,
         PUT ClientOrWorker artifacts::put,
     }
-    "/v1/workers" => { GET Client server::workers }
+    "/v1/workers" => { GET Client fleet::list }
+    "/v1/workers/{worker_id}" => { GET Client fleet::show }
+    "/v1/workers/{worker_id}/drain" => { POST Admin fleet::drain }
+    "/v1/workers/{worker_id}/evict" => { POST Admin fleet::evict }
+    "/v1/workers/{worker_id}/resume" => { POST Admin fleet::resume }
     "/v1/server" => { GET Client server::status }
     "/v1/whoami" => { GET Client server::whoami }
     "/v1/admin/stop" => { POST Admin server::stop }

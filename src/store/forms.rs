@@ -4,11 +4,13 @@
 use diesel::Insertable;
 
 use super::schema::{
-    events, job_results, job_standings, jobs, outbox, task_standings, tasks, tokens, used_keys, workers,
+    events, job_results, job_standings, jobs, late_results, outbox, task_standings, tasks, tokens, used_keys,
+    workers,
 };
 use super::words;
 use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId};
+use crate::contract::worker::Phase;
 use crate::domain::change::{
     JobRecord, JobResults, JobStanding, OutboxEntry, TaskRecord, TaskStanding, TokenRecord, UsedKey,
     WorkerRecord,
@@ -69,6 +71,7 @@ pub struct JobStandingForm {
     epoch: i64,
     event_seq: i64,
     worker: Option<[u8; 16]>,
+    phase: Option<&'static str>,
     scheduled_at: Option<i64>,
     started_at: Option<i64>,
     ended_at: Option<i64>,
@@ -87,6 +90,7 @@ impl JobStandingForm {
             epoch: standing.epoch.into(),
             event_seq: signed(standing.event_seq),
             worker: standing.worker.map(|id| id.to_bytes()),
+            phase: standing.phase.map(Phase::word),
             scheduled_at: standing.scheduled_at.map(|time| time.micros()),
             started_at: standing.started_at.map(|time| time.micros()),
             ended_at: standing.ended_at.map(|time| time.micros()),
@@ -116,6 +120,26 @@ impl JobResultsForm {
             undeclared: json(&results.undeclared),
             log_artifact: results.log_artifact.map(|digest| *digest.bytes()),
             warnings: json(&results.warnings),
+        }
+    }
+}
+
+#[derive(Insertable)]
+#[diesel(table_name = late_results, treat_none_as_default_value = false)]
+pub struct LateResultsForm {
+    task_id: [u8; 16],
+    job_id: [u8; 16],
+    outputs: String,
+    log_artifact: Option<[u8; 32]>,
+}
+
+impl LateResultsForm {
+    pub fn new(task_id: TaskId, job_id: JobId, results: &JobResults) -> Self {
+        Self {
+            task_id: task_id.to_bytes(),
+            job_id: job_id.to_bytes(),
+            outputs: json(&results.outputs),
+            log_artifact: results.log_artifact.map(|digest| *digest.bytes()),
         }
     }
 }

@@ -80,6 +80,7 @@ pub struct JobStandingRow {
     pub epoch: i64,
     pub event_seq: i64,
     pub worker: Option<Vec<u8>>,
+    pub phase: Option<String>,
     pub scheduled_at: Option<i64>,
     pub started_at: Option<i64>,
     pub ended_at: Option<i64>,
@@ -97,6 +98,7 @@ impl JobStandingRow {
             epoch: number(self.epoch, "job_standings.epoch")?,
             event_seq: self.event_seq as u64,
             worker: self.worker.map(|bytes| worker_id(&bytes, "job_standings.worker")).transpose()?,
+            phase: self.phase.as_deref().map(words::read_phase).transpose()?,
             scheduled_at: time(self.scheduled_at),
             started_at: time(self.started_at),
             ended_at: time(self.ended_at),
@@ -226,8 +228,8 @@ impl TaskStandingRow {
     }
 }
 
-/// A task as the API shows it.
-pub fn read_task(row: TaskRow, standing: TaskStandingRow) -> Result<Task, StoreError> {
+/// A task as the API shows it, with the outputs that came back late, as JSON.
+pub fn read_task(row: TaskRow, standing: TaskStandingRow, late: Option<String>) -> Result<Task, StoreError> {
     let (record, standing) = (row.read()?, standing.read()?);
     Ok(Task {
         id: record.id,
@@ -242,6 +244,7 @@ pub fn read_task(row: TaskRow, standing: TaskStandingRow) -> Result<Task, StoreE
         ended_at: standing.ended_at,
         end: standing.end.map(|end| *end),
         log_artifact: standing.log_artifact,
+        late_outputs: late.map_or(Ok(Vec::new()), |text| json(&text, "late_results.outputs"))?,
     })
 }
 

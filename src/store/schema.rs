@@ -25,6 +25,7 @@ diesel::table! {
         epoch -> BigInt,
         event_seq -> BigInt,
         worker -> Nullable<Binary>,
+        phase -> Nullable<Text>,
         scheduled_at -> Nullable<BigInt>,
         started_at -> Nullable<BigInt>,
         ended_at -> Nullable<BigInt>,
@@ -42,6 +43,15 @@ diesel::table! {
         undeclared -> Text,
         log_artifact -> Nullable<Binary>,
         warnings -> Text,
+    }
+}
+
+diesel::table! {
+    late_results (task_id) {
+        task_id -> Binary,
+        job_id -> Binary,
+        outputs -> Text,
+        log_artifact -> Nullable<Binary>,
     }
 }
 
@@ -151,6 +161,7 @@ diesel::allow_tables_to_appear_in_same_query!(
     jobs,
     job_standings,
     job_results,
+    late_results,
     tasks,
     task_standings,
     artifact_refs

@@ -3,7 +3,7 @@
 
 use super::error::StoreError;
 use crate::contract::job::JobState;
-use crate::contract::worker::{TaskState, WorkerKind};
+use crate::contract::worker::{Phase, TaskState, WorkerKind};
 use crate::domain::change::TokenKind;
 
 const TASK_STATES: [TaskState; 8] = [
@@ -42,6 +42,10 @@ fn find<T: Copy>(
 
 pub fn read_job_state(text: &str) -> Result<JobState, StoreError> {
     find(&JobState::ALL, JobState::word, text, "job_standings.state")
+}
+
+pub fn read_phase(text: &str) -> Result<Phase, StoreError> {
+    find(&Phase::ALL, Phase::word, text, "job_standings.phase")
 }
 
 pub fn read_task_state(text: &str) -> Result<TaskState, StoreError> {

@@ -14,13 +14,13 @@ use super::checkpoint::Checkpointer;
 use super::connection::{self, Role};
 use super::error::StoreError;
 use super::forms::{
-    EventForm, JobForm, JobResultsForm, JobStandingForm, OutboxForm, TaskForm, TaskStandingForm, TokenForm,
-    UsedKeyForm, WorkerForm, signed,
+    EventForm, JobForm, JobResultsForm, JobStandingForm, LateResultsForm, OutboxForm, TaskForm,
+    TaskStandingForm, TokenForm, UsedKeyForm, WorkerForm, signed,
 };
 use super::lock::StateLock;
 use super::schema::{
-    artifact_refs, events, job_results, job_standings, jobs, meta, outbox, task_standings, tasks, tokens,
-    used_keys, workers,
+    artifact_refs, events, job_results, job_standings, jobs, late_results, meta, outbox, task_standings,
+    tasks, tokens, used_keys, workers,
 };
 use super::space::Ballast;
 use crate::contract::artifact::Digest;
@@ -200,6 +200,15 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
         }
         Change::JobMoved(..) | Change::TaskMoved(..) => {}
         Change::JobResults(id, results) => write_results(connection, *id, results)?,
+        Change::LateResults(task_id, job_id, results) => {
+            replace_into(late_results::table)
+                .values(LateResultsForm::new(*task_id, *job_id, results))
+                .execute(connection)?;
+            // Referred to like what the spec names: the job's own results come and go beside it.
+            let collected = results.outputs.iter().filter_map(|file| file.artifact);
+            let digests: Vec<Digest> = collected.chain(results.log_artifact).collect();
+            refer(connection, *job_id, false, &digests)?;
+        }
         Change::JobPurged(id) => purge(connection, *id)?,
         Change::EventAppended(event) => {
             replace_into(events::table).values(EventForm::from(&**event)).execute(connection)?;
@@ -283,6 +292,7 @@ fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {
     delete(events::table.filter(events::job_id.eq(id))).execute(connection)?;
     delete(artifact_refs::table.filter(artifact_refs::job_id.eq(id))).execute(connection)?;
     delete(job_results::table.find(id)).execute(connection)?;
+    delete(late_results::table.filter(late_results::job_id.eq(id))).execute(connection)?;
     delete(job_standings::table.find(id)).execute(connection)?;
     delete(jobs::table.find(id)).execute(connection)?;
     Ok(())

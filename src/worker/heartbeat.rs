@@ -30,9 +30,13 @@ impl Heartbeat {
     /// Beats until `stop` says so, or the session ends.
     pub(super) fn start(self, stop: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new()
-            .name("heartbeat".to_owned())
-            .spawn(move || runtime.block_on(self.run(stop)))
+        std::thread::Builder::new().name("heartbeat".to_owned()).spawn(move || {
+            // With every core busy it must not wait for its turn behind them.
+            if !crate::process::priority::hurry_this_thread() {
+                tracing::debug!("the heartbeat runs at the priority of everybody else");
+            }
+            runtime.block_on(self.run(stop));
+        })
     }
 
     async fn run(self, mut stop: watch::Receiver<bool>) {

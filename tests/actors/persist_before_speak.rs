@@ -15,12 +15,13 @@ use gpulayer::actors::messages::job_supervisor::{
     LeaseExpired, PlacementProposed, SessionOpened, TasksReported,
 };
 use gpulayer::actors::messages::lease_reaper::{Forget, Started, Watch};
-use gpulayer::actors::messages::scheduler::{CapacityFreed, JobQueued, PlacementAccepted};
-use gpulayer::actors::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
+use gpulayer::actors::messages::scheduler::{CapacityFreed, JobQueued, PlacementAccepted, PlacementRefused};
+use gpulayer::actors::messages::worker_session::{DrainDecided, Offer, SessionPorts, Settled, StopTask};
 use gpulayer::clock;
+use gpulayer::contract::end::{End, EndReason};
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::job::JobState;
-use gpulayer::contract::protocol::{Report, ReportAnswer, ReportItem, ReportResult};
+use gpulayer::contract::protocol::{Finish, Report, ReportAnswer, ReportItem, ReportResult};
 use gpulayer::contract::spec::JobSpec;
 use gpulayer::domain::change::{Change, JobRecord, UsedKey};
 use gpulayer::domain::placement::Placement;
@@ -30,7 +31,7 @@ use tokio::sync::oneshot;
 
 use crate::recorder::{Heard, recorder, settle};
 
-const WORKER: WorkerId = WorkerId::from_u128(4);
+pub const WORKER: WorkerId = WorkerId::from_u128(4);
 
 /// Commits one batch per permit, and tells that it has one in hand.
 struct Gated {
@@ -46,21 +47,24 @@ impl CommitPort for Gated {
     }
 }
 
-struct Scene {
-    supervisor: Addr<JobSupervisor>,
+pub struct Scene {
+    pub supervisor: Addr<JobSupervisor>,
     permits: mpsc::Sender<()>,
-    queued: Heard<JobQueued>,
+    pub queued: Heard<JobQueued>,
     accepted: Heard<PlacementAccepted>,
+    pub refused: Heard<PlacementRefused>,
     freed: Heard<CapacityFreed>,
     watched: Heard<Watch>,
-    offers: Heard<Offer>,
-    stops: Heard<StopTask>,
+    pub offers: Heard<Offer>,
+    pub stops: Heard<StopTask>,
+    pub drains: Heard<DrainDecided>,
+    pub ports: SessionPorts,
     _rest: (Heard<Started>, Heard<Forget>, Heard<Settled>),
-    store: Store,
+    pub store: Store,
     _folder: tempfile::TempDir,
 }
 
-fn scene() -> Scene {
+pub fn scene() -> Scene {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let context = Context::<JobSupervisor>::new();
@@ -76,6 +80,7 @@ fn scene() -> Scene {
     .unwrap();
     let (queued, heard_queued) = recorder();
     let (accepted, heard_accepted) = recorder();
+    let (refused, heard_refused) = recorder();
     let (freed, heard_freed) = recorder();
     let (watch, heard_watched) = recorder();
     let (started, heard_started) = recorder();
@@ -84,7 +89,7 @@ fn scene() -> Scene {
         queued,
         unqueued: recorder().0,
         accepted,
-        refused: recorder().0,
+        refused,
         freed,
         taken: recorder().0,
         stop_placing: recorder().0,
@@ -98,10 +103,12 @@ fn scene() -> Scene {
     let (offer, offers) = recorder();
     let (stop, stops) = recorder();
     let (settled, heard_settled) = recorder();
+    let (drain, drains) = recorder();
     let ports = SessionPorts {
         offer,
         stop,
         settled,
+        drain,
         resume: recorder().0,
         heartbeat: recorder().0,
         acquire: recorder().0,
@@ -109,24 +116,31 @@ fn scene() -> Scene {
         deregister: recorder().0,
         describe: recorder().0,
     };
-    supervisor.do_send(SessionOpened { worker_id: WORKER, incarnation: 1, ports });
+    supervisor.do_send(SessionOpened {
+        worker_id: WORKER,
+        incarnation: 1,
+        drain: None,
+        ports: ports.clone(),
+    });
     Scene {
         supervisor,
         permits,
         queued: heard_queued,
         accepted: heard_accepted,
+        refused: heard_refused,
         freed: heard_freed,
         watched: heard_watched,
         offers,
         stops,
+        drains,
+        ports,
         _rest: (heard_started, heard_forget, heard_settled),
         store,
         _folder: folder,
     }
 }
 
-fn new_job(number: u128) -> NewJob {
-    let spec = JobSpec::command(["true"]);
+fn new_job(number: u128, spec: JobSpec) -> NewJob {
     let record = JobRecord {
         id: JobId::from_u128(number),
         spec: serde_json::to_string(&spec).unwrap().into(),
@@ -147,8 +161,33 @@ fn new_job(number: u128) -> NewJob {
 
 type Submitted = oneshot::Receiver<Result<Keyed<()>, SubmitRefusal>>;
 
+pub fn job_id(number: u128) -> JobId {
+    JobId::from_u128(number)
+}
+
+/// A worker's last word about a task.
+pub fn finish(reason: EndReason, after_stop: bool) -> Report {
+    Report::Finish(Box::new(Finish {
+        end: End::of(reason, None),
+        after_stop,
+        outputs: vec![],
+        undeclared: vec![],
+        log_artifact: None,
+        warnings: vec![],
+    }))
+}
+
 impl Scene {
-    fn submit(&self, number: u128, key: Option<u8>) -> Submitted {
+    /// From now on every commit passes.
+    pub fn permit_all(&mut self) {
+        self.permits = mpsc::channel().0;
+    }
+
+    pub fn submit(&self, number: u128, key: Option<u8>) -> Submitted {
+        self.submit_spec(number, JobSpec::command(["true"]), key)
+    }
+
+    pub fn submit_spec(&self, number: u128, spec: JobSpec, key: Option<u8>) -> Submitted {
         let (reply, answer) = oneshot::channel();
         let key = key.map(|byte| {
             Box::new(UsedKey {
@@ -159,7 +198,7 @@ impl Scene {
                 used_at: clock::now(),
             })
         });
-        self.supervisor.do_send(SubmitJobs { jobs: vec![new_job(number)], key, reply });
+        self.supervisor.do_send(SubmitJobs { jobs: vec![new_job(number, spec)], key, reply });
         answer
     }
 
@@ -167,13 +206,17 @@ impl Scene {
         self.permits.send(()).unwrap();
     }
 
-    fn place(&self, number: u128) {
-        let placement =
-            Placement { job_id: JobId::from_u128(number), job_epoch: 0, worker_id: WORKER, incarnation: 1 };
+    pub fn place(&self, number: u128) {
+        self.place_again(number, 0);
+    }
+
+    /// The same for a job that was placed so many times before.
+    pub fn place_again(&self, number: u128, job_epoch: u32) {
+        let placement = Placement { job_id: job_id(number), job_epoch, worker_id: WORKER, incarnation: 1 };
         self.supervisor.do_send(PlacementProposed { placements: vec![placement] });
     }
 
-    fn report(
+    pub fn report(
         &self,
         offer: &Offer,
         report: Report,

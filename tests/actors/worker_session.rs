@@ -3,12 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpulayer::actors::messages::front_desk::{Acquire, Heartbeat, ListWorkers, ResumeWorker, WorkerRefusal};
-use gpulayer::actors::messages::job_supervisor::{SessionOpened, TaskGone, TasksReported, WorkerReturned};
+use gpulayer::actors::messages::front_desk::{
+    Acquire, DeregisterWorker, Heartbeat, Keyed, ListWorkers, ResumeWorker, WorkerRefusal,
+};
+use gpulayer::actors::messages::job_supervisor::{
+    SessionClosed, SessionOpened, TaskGone, TasksReported, WorkerReturned,
+};
 use gpulayer::actors::messages::lease_reaper::Renew;
-use gpulayer::actors::messages::scheduler::{WorkerDown, WorkerHealth, WorkerSecrets, WorkerUp};
+use gpulayer::actors::messages::scheduler::{
+    WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
+};
 use gpulayer::actors::messages::worker_session::{
-    Describe, Gathering, NewSession, Offer, SessionPorts, Settled, StopTask,
+    Describe, DrainDecided, Gathering, NewSession, Offer, SessionPorts, Settled, StopTask,
 };
 use gpulayer::actors::worker_session::{SessionTells, WorkerSession};
 use gpulayer::contract::ids::{JobId, TaskId, WorkerId};
@@ -18,7 +24,7 @@ use gpulayer::contract::protocol::{
 };
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::JobSpec;
-use gpulayer::contract::worker::{Capabilities, WorkerKind, WorkerState};
+use gpulayer::contract::worker::{Capabilities, Drain, Worker, WorkerKind, WorkerState};
 use gpulayer::domain::change::{Change, WorkerRecord};
 use gpulayer::durability::durability;
 use gpulayer::journal::Journal;
@@ -47,7 +53,10 @@ struct Scene {
     renewed: Heard<Renew>,
     returned: Heard<WorkerReturned>,
     gone: Heard<TaskGone>,
-    _opened: Heard<SessionOpened>,
+    draining: Heard<WorkerDraining>,
+    left: Heard<WorkerLeft>,
+    closed: Heard<SessionClosed>,
+    opened: Heard<SessionOpened>,
     _reported: Heard<TasksReported>,
     _journal: Journal,
 }
@@ -74,6 +83,10 @@ fn capabilities() -> Capabilities {
 
 /// A session of a worker the store remembers, at incarnation 1.
 fn scene() -> Scene {
+    scene_of(None)
+}
+
+fn scene_of(drain: Option<Drain>) -> Scene {
     let (opened, heard_opened) = recorder();
     let (reported, heard_reported) = recorder();
     let (returned, heard_returned) = recorder();
@@ -83,7 +96,23 @@ fn scene() -> Scene {
     let (down, heard_down) = recorder();
     let (health, heard_health) = recorder();
     let (secrets, heard_secrets) = recorder();
-    let tells = SessionTells { opened, reported, returned, gone, renew, up, down, health, secrets };
+    let (draining, heard_draining) = recorder();
+    let (left, heard_left) = recorder();
+    let (closed, heard_closed) = recorder();
+    let tells = SessionTells {
+        opened,
+        reported,
+        returned,
+        gone,
+        renew,
+        up,
+        down,
+        health,
+        secrets,
+        draining,
+        left,
+        closed,
+    };
     let (mark, durability) = durability();
     let journal = Journal::start(Nowhere, 1, move |seq| mark.advance(seq), |_| {}).unwrap();
     let record = WorkerRecord {
@@ -96,7 +125,7 @@ fn scene() -> Scene {
         registered_at: Timestamp::default(),
         registration: None,
         gone: false,
-        drain: None,
+        drain,
     };
     let timing = Timing { heartbeat_s: Seconds::new(2), lease_ttl_s: Seconds::new(20) };
     let opening = NewSession { record, greeting: None };
@@ -110,7 +139,10 @@ fn scene() -> Scene {
         renewed: heard_renewed,
         returned: heard_returned,
         gone: heard_gone,
-        _opened: heard_opened,
+        draining: heard_draining,
+        left: heard_left,
+        closed: heard_closed,
+        opened: heard_opened,
         _reported: heard_reported,
         _journal: journal,
     }
@@ -336,4 +368,60 @@ async fn a_worker_that_says_it_is_unhealthy_is_shown_so_and_the_scheduler_hears_
     resume(&scene, identity(2)).await.unwrap().unwrap();
     settle().await;
     assert_eq!(scene.health.so_far(), [told(Some("disk full")), told(None)]);
+}
+
+async fn fleet(scene: &Scene) -> Vec<Worker> {
+    let (reply, answer) = oneshot::channel();
+    let into = Gathering::answering(ListWorkers { reply });
+    scene.session.describe.do_send(Describe { into });
+    answer.await.unwrap()
+}
+
+#[actix::test]
+async fn a_drain_is_recorded_shown_and_told_to_the_scheduler() {
+    let mut scene = scene();
+    heartbeat(&scene, 1, 1, &[held()]).await.unwrap().unwrap();
+    let drain = Some(Drain { since: Timestamp::default(), deadline: None });
+    for (drain, state) in [(drain, WorkerState::Draining), (None, WorkerState::Busy)] {
+        let (reply, recorded) = oneshot::channel();
+        scene.session.drain.do_send(DrainDecided { drain, key: None, reply });
+        assert_eq!(recorded.await.unwrap(), Ok(Keyed::Done(())));
+        let told = scene.draining.next().await;
+        assert_eq!((told.worker_id, told.draining), (WORKER, drain.is_some()));
+        let shown = fleet(&scene).await;
+        assert_eq!((shown[0].state, shown[0].drain), (state, drain));
+    }
+}
+
+#[actix::test]
+async fn a_remembered_drain_is_told_before_the_worker_is_up() {
+    let drain = Some(Drain { since: Timestamp::default(), deadline: None });
+    let mut scene = scene_of(drain);
+    assert_eq!(scene.opened.next().await.drain, drain);
+    assert!(scene.draining.next().await.draining);
+    assert!(scene.up.so_far().is_empty());
+}
+
+#[actix::test]
+async fn a_worker_that_leaves_for_good_is_forgotten_everywhere() {
+    let mut scene = scene();
+    heartbeat(&scene, 1, 1, &[]).await.unwrap().unwrap();
+    let (reply, left) = oneshot::channel();
+    scene.session.deregister.do_send(DeregisterWorker { worker_id: WORKER, reply });
+    left.await.unwrap().unwrap();
+    assert_eq!(scene.left.next().await.worker_id, WORKER);
+    assert_eq!(scene.closed.next().await.worker_id, WORKER);
+    assert!(fleet(&scene).await.is_empty());
+}
+
+#[actix::test]
+async fn the_longest_silence_between_heartbeats_is_known() {
+    let scene = scene();
+    tokio::time::pause();
+    for (seq, pause_s) in [(1, 2), (2, 7), (3, 3), (4, 0)] {
+        heartbeat(&scene, seq, 1, &[]).await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_secs(pause_s)).await;
+    }
+    let silence = fleet(&scene).await[0].longest_silence_s.unwrap();
+    assert_eq!(silence.millis() / 100, 70, "{silence:?}");
 }

@@ -190,7 +190,7 @@ fn says_why_per_worker_and_grouped() {
     pool.reserve(worker(3), shape(2000, None).amount()).unwrap();
     assert_eq!(
         queue_reason(&shape(1000, None), &pool),
-        "1 worker: takes no tasks now (offline or draining) · 1 worker: needs 1 CPU, 0 free of 2 (held by 1 task) \
+        "1 worker: takes no tasks now (offline) · 1 worker: needs 1 CPU, 0 free of 2 (held by 1 task) \
          · 1 worker: needs 1 CPU, 0.5 free of 2 (held by 3 tasks)"
     );
     assert_eq!(

@@ -18,6 +18,7 @@ mod processes;
 mod refusals;
 mod remote_worker;
 mod secrets;
+mod stops;
 mod trees;
 mod twins;
 #[path = "../support/volume.rs"]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::far_worker::FarWorker;
 use crate::house::{House, eventually, shell};
 
-fn port(house: &House) -> u64 {
+pub fn port(house: &House) -> u64 {
     let log = std::fs::read_to_string(house.path().join("log")).unwrap();
     let (_, rest) = log.rsplit_once("127.0.0.1:").unwrap_or_else(|| panic!("no port in {log}"));
     rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()

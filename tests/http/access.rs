@@ -29,6 +29,10 @@ const DOORS: &[(&str, &str, Access)] = &[
     ("PUT", "/v1/artifacts/sha256/{hex}", Access::ClientOrWorker),
     ("POST", "/v1/artifacts/missing", Access::ClientOrWorker),
     ("GET", "/v1/workers", Access::Client),
+    ("GET", "/v1/workers/{worker_id}", Access::Client),
+    ("POST", "/v1/workers/{worker_id}/drain", Access::Admin),
+    ("POST", "/v1/workers/{worker_id}/evict", Access::Admin),
+    ("POST", "/v1/workers/{worker_id}/resume", Access::Admin),
     ("GET", "/v1/server", Access::Client),
     ("GET", "/v1/whoami", Access::Client),
     ("GET", "/v1/openapi.json", Access::Client),
@@ -101,6 +105,7 @@ fn every_route_opens_for_its_callers_and_for_nobody_else() {
         let path = path
             .replace("{job_id}", "job_00000000000000000000000001")
             .replace("{task_id}", "task_00000000000000000000000001")
+            .replace("{worker_id}", "wkr_00000000000000000000000001")
             .replace("{hex}", &"a".repeat(64))
             .replace("{path:.+}", "file");
         for who in [Who::Nobody, Who::Wrong, Who::Client, Who::Join, Who::Worker, Who::Local, Who::LocalWrong]

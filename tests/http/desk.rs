@@ -14,16 +14,18 @@ use gpulayer::clock;
 use gpulayer::contract::end::{End, EndReason};
 use gpulayer::contract::error_code::ErrorCode;
 use gpulayer::contract::event::{Event, EventType};
-use gpulayer::contract::ids::{JobId, WorkerId};
+use gpulayer::contract::ids::{JobId, TaskId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::protocol::*;
 use gpulayer::contract::quantity::Seconds;
 use gpulayer::contract::server::StopRequest;
-use gpulayer::contract::worker::WorkerKind;
-use gpulayer::domain::change::{Change, JobStanding, UsedKey};
+use gpulayer::contract::worker::{Drain, Worker, WorkerKind, WorkerState};
+use gpulayer::domain::change::{Change, JobStanding, UsedKey, WorkerRecord};
 use gpulayer::http::Desk;
 use gpulayer::journal::Seq;
 use gpulayer::store::{CommitPort, ONLY_TERM, Writer};
+
+use crate::stand::{TASK, WORKER, worker};
 
 pub const NEW_WORKER: WorkerId = WorkerId::from_u128(77);
 pub const NEW_SESSION: &str = "gls_fresh";
@@ -48,6 +50,14 @@ pub struct Shared {
     pub kinds: Mutex<Vec<WorkerKind>>,
     /// Stops that were asked for.
     pub stops: Mutex<Vec<StopRequest>>,
+    /// Why jobs wait.
+    pub reason: Mutex<String>,
+    /// The one job that holds a place.
+    pub holder: Mutex<Option<Holder>>,
+    /// What was last asked of the worker.
+    pub drain: Mutex<Option<DrainOrder>>,
+    /// Tasks that were evicted: they are gone at once here.
+    pub evicted: Mutex<Vec<TaskId>>,
     /// The job whose log the test's task writes.
     pub owner: Mutex<Option<JobId>>,
 }
@@ -67,7 +77,30 @@ impl Shared {
             parked: Mutex::default(),
             kinds: Mutex::default(),
             stops: Mutex::default(),
+            reason: Mutex::new("1 worker: needs 9 CPUs, has 2".to_owned()),
+            holder: Mutex::default(),
+            drain: Mutex::default(),
+            evicted: Mutex::default(),
             owner: Mutex::default(),
+        }
+    }
+
+    /// The one worker there is.
+    fn fleet(&self) -> Worker {
+        let WorkerRecord { id, name, kind, capabilities, .. } = worker(false);
+        let draining = matches!(*self.drain.lock(), Some(DrainOrder::Drain { .. }));
+        let since = clock::now();
+        Worker {
+            id,
+            name,
+            kind,
+            state: if draining { WorkerState::Draining } else { WorkerState::Busy },
+            capabilities,
+            tasks: vec![TASK],
+            last_seen: Some(since),
+            health: None,
+            drain: draining.then_some(Drain { since, deadline: None }),
+            longest_silence_s: None,
         }
     }
 
@@ -165,6 +198,9 @@ impl FakeDesk {
             watch_job: desk.clone().recipient(),
             explain_queue: desk.clone().recipient(),
             count_jobs: desk.clone().recipient(),
+            who_holds: desk.clone().recipient(),
+            change_drain: desk.clone().recipient(),
+            evict_task: desk.clone().recipient(),
             register_worker: desk.clone().recipient(),
             resume_worker: desk.clone().recipient(),
             heartbeat: desk.clone().recipient(),
@@ -244,8 +280,10 @@ handles! {
         shared.wake();
     }
     ExplainQueue => |shared, call| {
-        let _ = shared;
-        let _ = call.reply.send(Some("1 worker: needs 9 CPUs, has 2".to_owned()));
+        let _ = call.reply.send(Some(shared.reason.lock().clone()));
+    }
+    WhoHolds => |shared, call| {
+        let _ = call.reply.send(*shared.holder.lock());
     }
     CountJobs => |shared, call| {
         let queued = shared.standings.lock().values().filter(|one| one.state == JobState::Queued).count();
@@ -296,8 +334,34 @@ handles! {
         let _ = call.reply.send(Ok(()));
     }
     ListWorkers => |shared, call| {
-        let _ = shared;
-        let _ = call.reply.send(Vec::new());
+        let _ = call.reply.send(vec![shared.fleet()]);
+    }
+    ChangeDrain => |shared, call| {
+        if call.worker_id != WORKER {
+            let _ = call.reply.send(Err(UnknownWorker));
+            return;
+        }
+        if !shared.first_use(call.key.as_deref()) {
+            let _ = call.reply.send(Ok(Keyed::Repeat));
+            return;
+        }
+        shared.commit(&call.key.map(Change::KeyUsed).into_iter().collect::<Vec<_>>());
+        *shared.drain.lock() = Some(call.order);
+        let _ = call.reply.send(Ok(Keyed::Done(())));
+    }
+    EvictTask => |shared, call| {
+        let refusal = match (call.worker_id, call.task_id) {
+            (WORKER, TASK) if !shared.evicted.lock().contains(&TASK) => None,
+            (WORKER, _) => Some(EvictRefusal::NotThere),
+            _ => Some(EvictRefusal::UnknownWorker),
+        };
+        if let Some(refusal) = refusal {
+            let _ = call.reply.send(Err(refusal));
+            return;
+        }
+        shared.commit(&call.key.map(Change::KeyUsed).into_iter().collect::<Vec<_>>());
+        shared.evicted.lock().push(call.task_id);
+        let _ = call.reply.send(Ok(Keyed::Done(true)));
     }
 }
 
@@ -308,6 +372,7 @@ fn queued() -> JobStanding {
         epoch: 0,
         event_seq: 0,
         worker: None,
+        phase: None,
         scheduled_at: None,
         started_at: None,
         ended_at: None,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gpulayer::actors::messages::front_desk::SubmitRefusal;
+use gpulayer::actors::messages::front_desk::{Holder, SubmitRefusal};
 use gpulayer::contract::job::JobState;
 use serde_json::json;
 
@@ -220,4 +220,27 @@ fn the_server_tells_its_limits_is_ready_counts_and_takes_its_stop() {
     assert!(stand.shared.stops.lock()[0].cancel_running);
     stand.tcp("GET", "/readyz").send().ok(503);
     stand.tcp("GET", "/healthz").send().ok(200);
+}
+
+#[test]
+fn a_reason_to_wait_names_the_one_job_that_holds_the_place() {
+    let stand = Stand::start();
+    let (holder, waits) = (stand.submit(), stand.submit());
+    let held = "1 worker: needs 1 CPU, 0 free of 1 (held by 1 task)";
+    let reason = || {
+        let job = stand.unix("GET", &format!("/v1/jobs/{waits}")).send().ok(200).json();
+        job["queue_reason"].as_str().unwrap().to_owned()
+    };
+    *stand.shared.reason.lock() = held.to_owned();
+    assert_eq!(reason(), held, "nobody is known to hold it");
+    let me = stand.unix("GET", "/v1/whoami").send().ok(200).json()["name"].as_str().unwrap().to_owned();
+    let id = holder.to_string();
+    for (at_most, said) in [(None, ""), (Some(90), ", up to 90 s"), (Some(2_341), ", up to 40 min")] {
+        let at_most = at_most.map(gpulayer::contract::quantity::Seconds::new);
+        *stand.shared.holder.lock() = Some(Holder { job_id: holder, at_most });
+        let named = format!("(held by job …{} ({me}){said})", &id[id.len() - 6..]);
+        assert_eq!(reason(), held.replace("(held by 1 task)", &named));
+    }
+    *stand.shared.reason.lock() = format!("{held} · 1 worker: draining");
+    assert!(reason().contains("held by 1 task"), "one of several is not simple");
 }

@@ -5,6 +5,7 @@ mod access;
 mod artifacts;
 mod desk;
 mod documents;
+mod fleet;
 mod idempotency;
 mod jobs;
 mod problems;

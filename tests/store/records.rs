@@ -47,6 +47,7 @@ pub fn standing(state: JobState, event_seq: u64) -> JobStanding {
         epoch: 0,
         event_seq,
         worker: None,
+        phase: None,
         scheduled_at: None,
         started_at: None,
         ended_at: state.ended().then(|| time(99)),

@@ -1,3 +1,4 @@
+DROP TABLE late_results;
 DROP TABLE meta;
 DROP TABLE outbox;
 DROP TABLE artifact_refs;

@@ -25,6 +25,7 @@ CREATE TABLE job_standings (
     epoch               INTEGER NOT NULL,
     event_seq           INTEGER NOT NULL,
     worker              BLOB,
+    phase               TEXT,
     scheduled_at        INTEGER,
     started_at          INTEGER,
     ended_at            INTEGER,
@@ -42,6 +43,15 @@ CREATE TABLE job_results (
     log_artifact BLOB,
     warnings     TEXT NOT NULL
 );
+
+-- What tasks that were given up brought back late. Kept with the job, never shown as its results.
+CREATE TABLE late_results (
+    task_id      BLOB NOT NULL PRIMARY KEY,
+    job_id       BLOB NOT NULL,
+    outputs      TEXT NOT NULL,
+    log_artifact BLOB
+) WITHOUT ROWID;
+CREATE INDEX late_results_by_job ON late_results (job_id);
 
 CREATE TABLE tasks (
     id          BLOB    NOT NULL PRIMARY KEY,

@@ -5,8 +5,8 @@ use actix::{Context, Handler};
 use super::watchers::satisfied;
 use super::{JobSupervisor, Speech, Stopping, answer};
 use crate::actors::messages::front_desk::{
-    CancelJob, CountJobs, JobCounts, JobNotEnded, Keyed, PrepareStop, PurgeJob, StorageLevel, SubmitJobs,
-    SubmitRefusal, WatchJob,
+    CancelJob, CountJobs, Holder, JobCounts, JobNotEnded, Keyed, PrepareStop, PurgeJob, StorageLevel,
+    SubmitJobs, SubmitRefusal, WatchJob, WhoHolds,
 };
 use crate::actors::messages::scheduler::StopPlacing;
 use crate::actors::messages::send;
@@ -17,7 +17,7 @@ use crate::domain::placement::Shape;
 
 impl JobSupervisor {
     /// Takes the caller's key: `Some(change)` to go with the decision, `None` for a repeat.
-    fn take_key(&mut self, key: Option<Box<UsedKey>>) -> Option<Option<Change>> {
+    pub(super) fn take_key(&mut self, key: Option<Box<UsedKey>>) -> Option<Option<Change>> {
         match key {
             None => Some(None),
             Some(key) if self.keys.take(&key) => Some(Some(Change::KeyUsed(key))),
@@ -157,6 +157,22 @@ impl Handler<CountJobs> for JobSupervisor {
             }
         }
         send(question.reply, counts);
+    }
+}
+
+impl Handler<WhoHolds> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, question: WhoHolds, _: &mut Self::Context) {
+        let mut placed = self.tasks.values().filter_map(|job_id| self.jobs.get(job_id));
+        let holder = match (placed.next(), placed.next()) {
+            (Some(only), None) if only.placed().is_some() => {
+                let at_most = only.time_left((self.now)());
+                Some(Holder { job_id: only.id, at_most })
+            }
+            _ => None,
+        };
+        send(question.reply, holder);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What workers, their sessions and the scheduler bring to the supervisor.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use actix::{Context, Handler};
 use tracing::error;
@@ -17,7 +18,7 @@ use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::protocol::{Report, ReportItem, ReportResult};
 use crate::contract::worker::TaskState;
 use crate::domain::change::{Change, TaskRecord, TaskStanding};
-use crate::domain::job::{Judged, PlacementRefusal, ReportRefusal};
+use crate::domain::job::{Judged, PlacementRefusal, ReportRefusal, late_results};
 use crate::domain::ledger::{Ledger, SharedSpec};
 use crate::domain::placement::Placement;
 
@@ -62,7 +63,7 @@ impl JobSupervisor {
         let fresh = self
             .sessions
             .get(&placement.worker_id)
-            .is_some_and(|session| session.incarnation == placement.incarnation);
+            .is_some_and(|session| session.incarnation == placement.incarnation && session.drain.is_none());
         if !fresh || self.stopping.is_some() {
             return Err(refused(false));
         }
@@ -126,11 +127,19 @@ impl JobSupervisor {
 
     fn record_late_finish(&mut self, ledger: &mut Ledger, record: &TaskRecord, item: &ReportItem) {
         let Report::Finish(finish) = &item.report else { return };
-        let data = serde_json::json!({"end": finish.end, "outputs": finish.outputs});
+        if self.reads.came_late(item.task_id).unwrap_or(false) {
+            // Its answer was lost, and it says it again.
+            return;
+        }
         let job_id = record.job_id;
+        let results = late_results(finish);
+        let data = serde_json::json!({"end": finish.end, "outputs": results.outputs});
+        let kept = Change::LateResults(item.task_id, job_id, Arc::new(results));
         if let Some(job) = self.jobs.get_mut(&job_id) {
+            ledger.change(kept);
             job.remark(ledger, item.task_id, EventType::StaleFinish, data);
         } else if let Ok(Some(mut standing)) = self.reads.job_standing(job_id) {
+            ledger.change(kept);
             standing.event_seq += 1;
             ledger.event(job_id, standing.event_seq, Some(item.task_id), EventType::StaleFinish, data);
             ledger.change(Change::JobMoved(job_id, standing));
@@ -148,7 +157,7 @@ impl JobSupervisor {
         }
     }
 
-    fn jobs_on(&self, worker_id: WorkerId) -> Vec<(TaskId, JobId)> {
+    pub(super) fn jobs_on(&self, worker_id: WorkerId) -> Vec<(TaskId, JobId)> {
         let on_it = |job_id: &JobId| {
             self.jobs
                 .get(job_id)
@@ -188,10 +197,15 @@ impl Handler<SessionOpened> for JobSupervisor {
     type Result = ();
 
     fn handle(&mut self, opened: SessionOpened, ctx: &mut Self::Context) {
-        let session = Session { incarnation: opened.incarnation, ports: opened.ports };
-        self.sessions.insert(opened.worker_id, session);
+        let SessionOpened { worker_id, incarnation, drain, ports } = opened;
+        self.sessions.insert(worker_id, Session { incarnation, drain, ports });
+        if drain.is_some() {
+            // A crash between the drain and its withdrawals leaves some behind.
+            self.withdraw_from(ctx, worker_id);
+            self.arm_drain(ctx, worker_id, drain);
+        }
         let mut ledger = self.ledger();
-        for (_, job_id) in self.jobs_on(opened.worker_id) {
+        for (_, job_id) in self.jobs_on(worker_id) {
             if let Some(job) = self.jobs.get(&job_id) {
                 job.rederive(&mut ledger);
             }
@@ -200,11 +214,11 @@ impl Handler<SessionOpened> for JobSupervisor {
         let lost: Vec<TaskId> = self
             .stale
             .iter()
-            .filter(|(_, stale)| stale.worker_id == opened.worker_id)
+            .filter(|(_, stale)| stale.worker_id == worker_id)
             .map(|(task_id, _)| *task_id)
             .collect();
         for task_id in lost {
-            self.tell_stop(opened.worker_id, given_up(task_id));
+            self.tell_stop(worker_id, given_up(task_id));
         }
         self.speak();
     }

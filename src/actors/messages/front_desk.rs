@@ -6,12 +6,13 @@ use std::sync::Arc;
 use actix::Message;
 
 use super::Reply;
-use crate::contract::ids::{JobId, WorkerId};
+use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, RegisterAnswer, RegisterRequest,
     ReportAnswer, ReportRequest, ResumeAnswer, ResumeRequest,
 };
+use crate::contract::quantity::Seconds;
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::Worker;
 use crate::domain::change::{JobRecord, UsedKey};
@@ -123,6 +124,23 @@ pub struct ExplainQueue {
     pub reply: Reply<Option<String>>,
 }
 
+/// Who holds the places, if that is simple?
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct WhoHolds {
+    /// The one job that is placed now; `None` when there is none, or more than one. Answered at once.
+    pub reply: Reply<Option<Holder>>,
+}
+
+/// The only job that holds a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Which.
+    pub job_id: JobId,
+    /// What is left of its `timeout_s`, when it has one.
+    pub at_most: Option<Seconds>,
+}
+
 /// How much is queued and running: for `/v1/server`, the metrics and the idle exit.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -152,6 +170,62 @@ pub struct RegisterWorker {
     pub with_token: bool,
     /// Answered once durable.
     pub reply: Reply<RegisterAnswer>,
+}
+
+/// What an operator wants of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOrder {
+    /// No new tasks; what still runs after `deadline` is stopped with its grace.
+    Drain {
+        /// From now; `None` = never, the tasks end by themselves.
+        deadline: Option<Seconds>,
+    },
+    /// It takes tasks again. A task that was told to stop stays told.
+    Resume,
+}
+
+/// Empty a worker, or let it take tasks again.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ChangeDrain {
+    /// Which.
+    pub worker_id: WorkerId,
+    /// What.
+    pub order: DrainOrder,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// Answered once durable.
+    pub reply: Reply<Result<Keyed<()>, UnknownWorker>>,
+}
+
+/// No such worker, or it has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there is no such worker")]
+pub struct UnknownWorker;
+
+/// Stop one task of a worker with its grace; one that has not started goes elsewhere.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct EvictTask {
+    /// Where.
+    pub worker_id: WorkerId,
+    /// Which.
+    pub task_id: TaskId,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// `Done(true)` = this call changed something, `Done(false)` = it was told to stop already. Answered once durable.
+    pub reply: Reply<Result<Keyed<bool>, EvictRefusal>>,
+}
+
+/// Why a task cannot be evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EvictRefusal {
+    /// No such worker, or it has left.
+    #[error("there is no such worker")]
+    UnknownWorker,
+    /// The worker has no such task now.
+    #[error("the worker has no such task")]
+    NotThere,
 }
 
 /// Why a worker's call is refused.

@@ -1,5 +1,5 @@
 //! To the job supervisor. Client commands come as the front desk got them (`SubmitJobs`, `CancelJob`,
-//! `PurgeJob`, `WatchJob`, `CountJobs`, `PrepareStop`, `StorageLevel`); these come from other actors.
+//! `PurgeJob`, `ChangeDrain`, `EvictTask`, `WatchJob`, `CountJobs`, `PrepareStop`, `StorageLevel`); these come from other actors.
 
 use actix::Message;
 
@@ -8,6 +8,7 @@ use super::front_desk::WorkerRefusal;
 use super::worker_session::SessionPorts;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
 use crate::contract::protocol::{Held, ReportAnswer, ReportItem};
+use crate::contract::worker::Drain;
 pub use crate::domain::placement::Placement;
 
 /// The scheduler found places. Answered per job with `PlacementAccepted` or `PlacementRefused`.
@@ -40,8 +41,18 @@ pub struct SessionOpened {
     pub worker_id: WorkerId,
     /// The worker's incarnation.
     pub incarnation: u64,
+    /// Set when it is being emptied.
+    pub drain: Option<Drain>,
     /// How to reach it.
     pub ports: SessionPorts,
+}
+
+/// A worker left for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct SessionClosed {
+    /// Whose.
+    pub worker_id: WorkerId,
 }
 
 /// A suspended lease was renewed: the worker answers for the task again.

@@ -111,6 +111,24 @@ pub struct WorkerSecrets {
     pub names: Vec<String>,
 }
 
+/// An operator empties a worker, or lets it take tasks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct WorkerDraining {
+    /// Who.
+    pub worker_id: WorkerId,
+    /// Whether it takes no new tasks.
+    pub draining: bool,
+}
+
+/// A worker left for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct WorkerLeft {
+    /// Who.
+    pub worker_id: WorkerId,
+}
+
 /// The daemon is stopping: propose nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]

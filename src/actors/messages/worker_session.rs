@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use actix::{Message, Recipient};
 
-use super::front_desk::{Acquire, DeregisterWorker, Heartbeat, ListWorkers, ReportTasks, ResumeWorker};
+use super::front_desk::{
+    Acquire, DeregisterWorker, Heartbeat, Keyed, ListWorkers, ReportTasks, ResumeWorker, UnknownWorker,
+};
 use super::{Reply, send};
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{Assignment, RegisterAnswer, StopReason};
-use crate::contract::worker::Worker;
-use crate::domain::change::WorkerRecord;
+use crate::contract::worker::{Drain, Worker};
+use crate::domain::change::{Change, WorkerRecord};
 
 /// A durable placement for this worker: held out until it starts.
 #[derive(Debug, Clone, Message)]
@@ -42,6 +44,18 @@ pub struct Settled {
     pub task_id: TaskId,
     /// It only started: a stop that was asked for stands.
     pub started: bool,
+}
+
+/// The worker is being emptied, or takes tasks again: write it into its row, with this key, and answer.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct DrainDecided {
+    /// What it is from now on.
+    pub drain: Option<Drain>,
+    /// The client's key as a change for the same commit.
+    pub key: Option<Change>,
+    /// Answered once durable.
+    pub reply: Reply<Result<Keyed<()>, UnknownWorker>>,
 }
 
 /// What are you? Pushed into one list by every session; the last one to let go of it sends the answer.
@@ -93,6 +107,8 @@ pub struct SessionPorts {
     pub stop: Recipient<StopTask>,
     /// For the supervisor.
     pub settled: Recipient<Settled>,
+    /// For the supervisor.
+    pub drain: Recipient<DrainDecided>,
     /// For the front desk.
     pub resume: Recipient<ResumeWorker>,
     /// For the front desk.

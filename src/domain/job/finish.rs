@@ -8,6 +8,7 @@ use crate::contract::problem::Warning;
 use crate::contract::protocol::Finish;
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::JobSpec;
+use crate::domain::change::JobResults;
 
 /// Lines of evidence an end may have.
 const MOST_EVIDENCE: usize = 3;
@@ -26,18 +27,30 @@ pub(super) struct Checked {
 
 impl Checked {
     pub(super) fn of(spec: &JobSpec, run: &Run, finish: &Finish) -> Self {
-        let mut warnings = finish.warnings.clone();
-        let mut outputs = Vec::with_capacity(finish.outputs.len());
-        for file in &finish.outputs {
-            if stays_beneath(&file.path) {
-                outputs.push(OutputFile { mode: file.mode & PERMISSIONS, ..file.clone() });
-            } else {
-                let detail = format!("output `{}` was left out: its path leaves the workspace", file.path);
-                warnings.push(Warning { pointer: String::new(), detail });
-            }
-        }
+        let (outputs, warnings) = brought_back(finish);
         Self { end: ruled(spec, run, finish, &outputs), outputs, warnings }
     }
+}
+
+/// The files of a finish whose paths are possible, and the worker's warnings with ours about the others.
+fn brought_back(finish: &Finish) -> (Vec<OutputFile>, Vec<Warning>) {
+    let mut warnings = finish.warnings.clone();
+    let mut outputs = Vec::with_capacity(finish.outputs.len());
+    for file in &finish.outputs {
+        if stays_beneath(&file.path) {
+            outputs.push(OutputFile { mode: file.mode & PERMISSIONS, ..file.clone() });
+        } else {
+            let detail = format!("output `{}` was left out: its path leaves the workspace", file.path);
+            warnings.push(Warning { pointer: String::new(), detail });
+        }
+    }
+    (outputs, warnings)
+}
+
+/// What a task that was given up brings back late: kept with the task, never published as the job's.
+pub fn late_results(finish: &Finish) -> JobResults {
+    let (outputs, warnings) = brought_back(finish);
+    JobResults { outputs, undeclared: Vec::new(), log_artifact: finish.log_artifact, warnings }
 }
 
 fn stays_beneath(path: &str) -> bool {

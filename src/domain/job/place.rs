@@ -43,6 +43,7 @@ impl LiveJob {
         }
         self.epoch += 1;
         self.worker = Some(worker);
+        self.phase = None;
         self.scheduled_at = Some(ledger.now);
         self.not_before = None;
         self.spec = None;

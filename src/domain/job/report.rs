@@ -82,7 +82,12 @@ impl LiveJob {
         let Stage::Running(placed, _) = &self.stage else {
             return Err(ReportRefusal::StaleEpoch);
         };
+        // A worker that adopts a task says again where it stands.
+        if self.phase >= Some(phase) {
+            return Ok(JobState::Running);
+        }
         let task_id = placed.task_id;
+        self.phase = Some(phase);
         self.event(ledger, Some(task_id), EventType::TaskPhase, json!({"phase": phase}));
         self.moved(ledger);
         Ok(JobState::Running)

@@ -72,7 +72,7 @@ pub fn never_fits(reason: &str) -> bool {
     const MAY_CHANGE: [&str; 4] = ["has room", "takes no tasks now", "(unhealthy)", " free of "];
     reason.split(" · ").all(|line| {
         let lack = line.split_once(": ").map(|(_, lack)| lack);
-        lack.is_some_and(|lack| !MAY_CHANGE.iter().any(|words| lack.contains(words)))
+        lack.is_some_and(|lack| lack != "draining" && !MAY_CHANGE.iter().any(|words| lack.contains(words)))
     })
 }
 

@@ -67,8 +67,10 @@ pub enum Lack<'a> {
         /// In all, in bytes.
         total_bytes: u64,
     },
-    /// It takes no tasks now.
+    /// It is not there.
     Away,
+    /// An operator empties it.
+    Draining,
     /// It is there, and says why it takes none.
     Unhealthy {
         /// In its own words.
@@ -103,7 +105,11 @@ impl Lack<'_> {
     pub const fn forever(&self) -> bool {
         !matches!(
             self,
-            Lack::Away | Lack::Unhealthy { .. } | Lack::CpusTaken { .. } | Lack::MemoryTaken { .. }
+            Lack::Away
+                | Lack::Draining
+                | Lack::Unhealthy { .. }
+                | Lack::CpusTaken { .. }
+                | Lack::MemoryTaken { .. }
         )
     }
 }
@@ -168,6 +174,8 @@ fn passing_lack(needs: Amount, worker: &PoolWorker) -> Option<Lack<'_>> {
     let (free, total, tasks) = (worker.free(), worker.total, worker.tasks());
     if !worker.accepting {
         Some(Lack::Away)
+    } else if worker.draining {
+        Some(Lack::Draining)
     } else if let Some(why) = worker.unhealthy.as_deref() {
         Some(Lack::Unhealthy { why })
     } else if needs.cpu_millis > free.cpu_millis {
@@ -207,7 +215,8 @@ impl fmt::Display for Lack<'_> {
             Lack::Memory { needs_bytes, total_bytes } => {
                 write!(f, "needs {} of memory, has {} in all", Bytes(needs_bytes), Bytes(total_bytes))
             }
-            Lack::Away => f.write_str("takes no tasks now (offline or draining)"),
+            Lack::Away => f.write_str("takes no tasks now (offline)"),
+            Lack::Draining => f.write_str("draining"),
             Lack::Unhealthy { why } => write!(f, "{why} (unhealthy)"),
             Lack::CpusTaken { needs_millis, free_millis, total_millis, tasks } => {
                 let (needs, free, total) = (Cores(needs_millis), plain(free_millis), plain(total_millis));

@@ -34,6 +34,10 @@ pub struct PoolWorker {
     pub accepting: bool,
     /// Why it takes none although it is there, in its own words.
     pub unhealthy: Option<String>,
+    /// Whether an operator empties it.
+    pub draining: bool,
+    /// It left for good, and only what it still holds keeps it here.
+    left: bool,
     held: Amount,
     tasks: u32,
     grown_at: u64,
@@ -111,6 +115,7 @@ impl Pool {
         worker.total =
             Amount { cpu_millis: capabilities.cpus.millis().into(), memory_bytes: capabilities.memory_bytes };
         worker.accepting = true;
+        worker.left = false;
         self.note_growth(id);
     }
 
@@ -136,6 +141,30 @@ impl Pool {
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.secrets = names.into_iter().collect();
             self.note_growth(id);
+        }
+    }
+
+    /// An operator empties a worker, or lets it take tasks again. One that is not up yet is remembered as draining.
+    pub fn worker_draining(&mut self, id: WorkerId, draining: bool) {
+        self.entry(id).draining = draining;
+        if !draining {
+            self.note_growth(id);
+        }
+    }
+
+    /// A worker left for good: it is forgotten as soon as nothing is reserved on it.
+    pub fn worker_left(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.accepting = false;
+            worker.left = true;
+        }
+        self.forget_left(id);
+    }
+
+    fn forget_left(&mut self, id: WorkerId) {
+        if self.workers.get(&id).is_some_and(|worker| worker.left && worker.tasks == 0) {
+            // Just looked up, so it is there.
+            let _ = self.remove_worker(id);
         }
     }
 
@@ -174,6 +203,7 @@ impl Pool {
         worker.held = held;
         worker.tasks = tasks;
         self.note_growth(id);
+        self.forget_left(id);
         Ok(())
     }
 
@@ -182,9 +212,9 @@ impl Pool {
         self.workers.get(&id)
     }
 
-    /// All workers, by id.
+    /// All workers that may take tasks some day, by id.
     pub fn workers(&self) -> impl Iterator<Item = &PoolWorker> {
-        self.workers.values()
+        self.workers.values().filter(|worker| !worker.left)
     }
 
     /// Stands for the newest change that could make room.
@@ -213,6 +243,8 @@ impl Pool {
             total: Amount::default(),
             accepting: false,
             unhealthy: None,
+            draining: false,
+            left: false,
             held: Amount::default(),
             tasks: 0,
             grown_at: 0,

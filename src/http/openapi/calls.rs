@@ -14,7 +14,7 @@ use crate::contract::protocol::{
 };
 use crate::contract::server::{ServerStatus, StopRequest, WhoAmI};
 use crate::contract::spec::JobSpec;
-use crate::contract::worker::{Task, Worker};
+use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker};
 
 use Content::{Followed, Json, Nothing, Raw};
 
@@ -167,6 +167,28 @@ fn workers() -> Vec<Call> {
             "All workers, newest first",
             &[],
             Json(named::<Page<Worker>, Worker>("WorkerPage")),
+        ),
+        get("/v1/workers/{worker_id}", "Show a worker", &[], Json(of::<Worker>())),
+        post(
+            "/v1/workers/{worker_id}/drain",
+            "No new tasks for this worker; at the deadline, if one is given, what still runs is stopped",
+            Json(of::<DrainRequest>()),
+            200,
+            Json(of::<Worker>()),
+        ),
+        post(
+            "/v1/workers/{worker_id}/evict",
+            "Stop one task of this worker with its grace",
+            Json(of::<EvictRequest>()),
+            200,
+            Json(of::<Worker>()),
+        ),
+        post(
+            "/v1/workers/{worker_id}/resume",
+            "The worker takes tasks again",
+            Nothing,
+            200,
+            Json(of::<Worker>()),
         ),
         post(
             "/v1/workers/register",

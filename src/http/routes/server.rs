@@ -2,7 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use crate::actors::messages::front_desk::{CountJobs, JobCounts, ListWorkers};
+use crate::actors::messages::front_desk::{CountJobs, JobCounts};
 use crate::contract::server::{Limits, LiveJobs, ServerStatus, StopRequest, WhoAmI};
 use crate::contract::spec::API_VERSION;
 use crate::contract::worker::WorkerState;
@@ -13,6 +13,7 @@ use crate::http::metrics::{Gauges, METRICS_CONTENT_TYPE};
 use crate::http::openapi;
 use crate::http::query::{MAX_WAIT, PAGE_LIMIT, Query};
 use crate::http::refusal::{PROTOCOLS, Refusal};
+use crate::http::routes::fleet::workers;
 use crate::http::routes::submit::BATCH_JOBS;
 use crate::http::state::EdgeState;
 
@@ -85,17 +86,10 @@ pub async fn stop(
     Ok(HttpResponse::Accepted().json(asked))
 }
 
-/// All workers, newest first.
-pub async fn workers(request: HttpRequest, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
-    Query::none(&request)?;
-    let items = desk::ask(|reply| state.ports.desk.list_workers.do_send(ListWorkers { reply })).await?;
-    Ok(HttpResponse::Ok().json(crate::contract::job::Page { items, next_cursor: None }))
-}
-
 /// Prometheus' text form.
 pub async fn metrics(state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
     let jobs = count(&state).await?;
-    let workers = desk::ask(|reply| state.ports.desk.list_workers.do_send(ListWorkers { reply })).await?;
+    let workers = workers(&state).await?;
     let states: Vec<WorkerState> = workers.iter().map(|worker| worker.state).collect();
     let journal_seq = state.ports.durable.borrow().0;
     let gauges = Gauges { jobs, workers: &states, journal_seq, measured: (state.ports.measured)() };

@@ -15,7 +15,9 @@ use crate::domain::change::{TaskRecord, TaskStanding, UsedKey};
 use crate::store::error::StoreError;
 use crate::store::forms::signed;
 use crate::store::rows::{EventRow, TaskRow, TaskStandingRow, UsedKeyRow, hash, read_task};
-use crate::store::schema::{artifact_refs, events, job_standings, task_standings, tasks, used_keys, workers};
+use crate::store::schema::{
+    artifact_refs, events, job_standings, late_results, task_standings, tasks, used_keys, workers,
+};
 use crate::store::words;
 
 /// An ended task as its repeated finish has to be judged and answered.
@@ -32,15 +34,21 @@ pub struct TaskFinish {
 impl Reads {
     /// A job's placements, oldest first.
     pub fn tasks(&self, job: JobId) -> Result<Vec<Task>, StoreError> {
-        let rows: Vec<(TaskRow, TaskStandingRow)> = self.pool.query("a job's tasks", |connection| {
+        type Row = (TaskRow, TaskStandingRow, Option<String>);
+        let rows: Vec<Row> = self.pool.query("a job's tasks", |connection| {
             tasks::table
                 .inner_join(task_standings::table)
+                .left_join(late_results::table.on(late_results::task_id.eq(tasks::id)))
                 .filter(tasks::job_id.eq(job.to_bytes()))
                 .order((tasks::job_id, tasks::id))
-                .select((TaskRow::as_select(), TaskStandingRow::as_select()))
+                .select((
+                    TaskRow::as_select(),
+                    TaskStandingRow::as_select(),
+                    late_results::outputs.nullable(),
+                ))
                 .load(connection)
         })?;
-        rows.into_iter().map(|(row, standing)| read_task(row, standing)).collect()
+        rows.into_iter().map(|(row, standing, late)| read_task(row, standing, late)).collect()
     }
 
     /// What never changes about a task.
@@ -90,6 +98,14 @@ impl Reads {
                 .load(connection)
         })?;
         rows.into_iter().map(EventRow::read).collect()
+    }
+
+    /// Whether this task, which was given up, has brought something back late.
+    pub fn came_late(&self, task: TaskId) -> Result<bool, StoreError> {
+        self.pool.query("late results", |connection| {
+            select(exists(late_results::table.filter(late_results::task_id.eq(task.to_bytes()))))
+                .get_result(connection)
+        })
     }
 
     /// Events of all jobs at positions above `after`, oldest first, at most `limit`. Purged jobs leave gaps.

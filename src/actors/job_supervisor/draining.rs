@@ -1,0 +1,109 @@
+//! What operators ask of workers: to be emptied, to take tasks again, to let go of one task.
+
+use actix::{Context, Handler};
+
+use super::{JobSupervisor, answer};
+use crate::actors::messages::front_desk::{
+    ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, UnknownWorker,
+};
+use crate::actors::messages::job_supervisor::SessionClosed;
+use crate::actors::messages::worker_session::DrainDecided;
+use crate::contract::ids::WorkerId;
+use crate::contract::worker::Drain;
+use crate::domain::job::LiveJob;
+use crate::domain::ledger::Alarm;
+
+impl JobSupervisor {
+    /// Takes back what was placed on this worker and has not started: it goes elsewhere, and no attempt is used.
+    pub(super) fn withdraw_from(&mut self, ctx: &mut Context<Self>, worker_id: WorkerId) {
+        for (_, job_id) in self.jobs_on(worker_id) {
+            self.step(ctx, job_id, LiveJob::withdraw);
+        }
+    }
+
+    /// Makes sure that the deadline is looked at when it comes, also after a restart that slept through it.
+    pub(super) fn arm_drain(&mut self, ctx: &mut Context<Self>, worker_id: WorkerId, drain: Option<Drain>) {
+        if let Some(deadline) = drain.and_then(|drain| drain.deadline) {
+            self.set_alarm(ctx, deadline, Alarm::DrainDeadline(worker_id));
+        }
+    }
+
+    /// A drain's deadline may have come. One that was moved or taken back since says nothing.
+    pub(super) fn drain_overdue(&mut self, ctx: &mut Context<Self>, worker_id: WorkerId) {
+        let deadline = self.sessions.get(&worker_id).and_then(|session| session.drain?.deadline);
+        if deadline.is_some_and(|deadline| deadline <= (self.now)()) {
+            for (_, job_id) in self.jobs_on(worker_id) {
+                self.step(ctx, job_id, LiveJob::drain);
+            }
+            self.speak();
+        }
+    }
+}
+
+impl Handler<ChangeDrain> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: ChangeDrain, ctx: &mut Self::Context) {
+        let ChangeDrain { worker_id, order, key, reply } = call;
+        if !self.sessions.contains_key(&worker_id) {
+            self.say_at_newest(answer(reply, Err(UnknownWorker)));
+            return;
+        }
+        let Some(key) = self.take_key(key) else {
+            self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
+            return;
+        };
+        let now = (self.now)();
+        let Some(session) = self.sessions.get_mut(&worker_id) else { return };
+        session.drain = match order {
+            DrainOrder::Resume => None,
+            DrainOrder::Drain { deadline } => Some(Drain {
+                since: session.drain.map_or(now, |drain| drain.since),
+                deadline: deadline.map(|span| now.plus(span)),
+            }),
+        };
+        let (drain, port) = (session.drain, session.ports.drain.clone());
+        if drain.is_some() {
+            self.withdraw_from(ctx, worker_id);
+        }
+        // The session writes the row and answers; nothing new is placed there from here on.
+        port.do_send(DrainDecided { drain, key, reply });
+        self.arm_drain(ctx, worker_id, drain);
+        self.speak();
+    }
+}
+
+impl Handler<EvictTask> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: EvictTask, ctx: &mut Self::Context) {
+        let EvictTask { worker_id, task_id, key, reply } = call;
+        let there = self.tasks.get(&task_id).copied().filter(|job_id| {
+            let placed = self.jobs.get(job_id).and_then(LiveJob::placed);
+            placed.is_some_and(|placed| placed.worker == worker_id && placed.task_id == task_id)
+        });
+        let Some(job_id) = there else {
+            let known = self.sessions.contains_key(&worker_id);
+            let refusal = if known { EvictRefusal::NotThere } else { EvictRefusal::UnknownWorker };
+            self.say_at_newest(answer(reply, Err(refusal)));
+            return;
+        };
+        let Some(key) = self.take_key(key) else {
+            self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
+            return;
+        };
+        let mut ledger = self.ledger();
+        let changed = self.jobs.get_mut(&job_id).is_some_and(|job| job.evict(&mut ledger, task_id));
+        ledger.changes.extend(key);
+        self.commit(ctx, ledger, &[job_id]);
+        self.say_at_newest(answer(reply, Ok(Keyed::Done(changed))));
+    }
+}
+
+impl Handler<SessionClosed> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, closed: SessionClosed, _: &mut Self::Context) {
+        self.sessions.remove(&closed.worker_id);
+    }
+}

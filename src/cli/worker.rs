@@ -1,0 +1,372 @@
+//! `worker`: the fleet, and what an operator does with it.
+
+use std::fmt::Write as _;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use super::Context;
+use super::args::WorkerCommand;
+use super::error::CliError;
+use super::exit_status::ExitStatus;
+use super::job_choice::{all, one};
+use super::next_step::NextStep;
+use super::quantities;
+use super::screen::{Output, print, print_json, say, table};
+use super::server_choice::OnDemand;
+use super::shown::{harmless, moment, quoted, size, span, tail};
+use crate::client::Client;
+use crate::client::endpoint::encoded;
+use crate::clock;
+use crate::contract::ids::{JobId, TaskId};
+use crate::contract::job::{Job, Page};
+use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker, WorkerState};
+
+/// Fewer characters of an id's end name nothing.
+const SHORTEST_TAIL: usize = 4;
+/// Characters of an id's end in tables.
+const SHOWN_TAIL: usize = 6;
+/// Workers hold far fewer; more are counted, not named.
+const MOST_TASKS: usize = 100;
+
+/// `gpulayer worker …`; without a verb it lists.
+pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> Result<ExitStatus, CliError> {
+    let client = context.server(OnDemand::Start)?.client;
+    match command {
+        None | Some(WorkerCommand::List) => list(context, &client).await?,
+        Some(WorkerCommand::Show { workers }) => show(context, &client, workers).await?,
+        Some(WorkerCommand::Drain { workers, deadline }) => {
+            let span = deadline.as_deref().map(|text| quantities::span("--deadline", text)).transpose()?;
+            let request = DrainRequest { deadline_s: span };
+            for worker in chosen(&client, workers).await? {
+                let path = format!("/v1/workers/{}/drain", worker.id);
+                let drained: Worker = client.post(&path, &request).await?;
+                told_of_drain(context, &client, &drained).await?;
+            }
+        }
+        Some(WorkerCommand::Resume { workers }) => {
+            for worker in chosen(&client, workers).await? {
+                let path = format!("/v1/workers/{}/resume", worker.id);
+                let resumed: Worker = client.post(&path, &serde_json::json!({})).await?;
+                match context.json {
+                    true => print_json(&resumed)?,
+                    false => print(&format!("{} takes tasks again", shown_name(&resumed)))?,
+                }
+            }
+        }
+        Some(WorkerCommand::Evict { tasks }) => evict(context, &client, tasks).await?,
+    }
+    Ok(ExitStatus::SUCCESS)
+}
+
+async fn fleet(client: &Client) -> Result<Vec<Worker>, CliError> {
+    let page: Page<Worker> = client.get("/v1/workers").await?;
+    Ok(page.items)
+}
+
+async fn list(context: &Context, client: &Client) -> Result<(), CliError> {
+    let workers = fleet(client).await?;
+    if context.json {
+        let mut output = Output::new();
+        for worker in &workers {
+            output.json(worker)?;
+        }
+        return output.flush();
+    }
+    let rows: Vec<Vec<String>> = workers.iter().map(row).collect();
+    table(&["WORKER", "NAME", "STATE", "TASKS", "CPUS", "MEMORY", "SEEN", "NOTE"], &rows)
+}
+
+fn row(worker: &Worker) -> Vec<String> {
+    vec![
+        short_id(&worker.id.to_string()),
+        shown_name(worker),
+        word(worker.state).to_owned(),
+        worker.tasks.len().to_string(),
+        worker.capabilities.cpus.to_string(),
+        size(worker.capabilities.memory_bytes),
+        worker.last_seen.map(|seen| format!("{} ago", span(clock::now().since(seen)))).unwrap_or_default(),
+        harmless(&note(worker), false),
+    ]
+}
+
+/// Why it is not simply there.
+fn note(worker: &Worker) -> String {
+    match (&worker.health, worker.drain) {
+        (Some(health), _) => health.clone(),
+        (None, Some(drain)) => match drain.deadline {
+            Some(deadline) => format!("drains; what still runs is stopped at {}", moment(deadline)),
+            None => "drains".to_owned(),
+        },
+        (None, None) => String::new(),
+    }
+}
+
+const fn word(state: WorkerState) -> &'static str {
+    match state {
+        WorkerState::Idle => "idle",
+        WorkerState::Busy => "busy",
+        WorkerState::Draining => "draining",
+        WorkerState::Unhealthy => "unhealthy",
+        WorkerState::Offline => "offline",
+    }
+}
+
+fn shown_name(worker: &Worker) -> String {
+    harmless(&worker.name, false)
+}
+
+fn short_id(id: &str) -> String {
+    format!("…{}", &id[id.len().saturating_sub(SHOWN_TAIL)..])
+}
+
+/// A task that lives on some worker, with its job.
+struct Live {
+    job: Job,
+    task: Task,
+}
+
+/// The tasks of these jobs that have not ended.
+async fn live_tasks(client: &Client, filter: &str) -> Result<Vec<Live>, CliError> {
+    let jobs = all(client, &format!("&state=running&state=scheduled{filter}"), MOST_TASKS).await?;
+    let found = join_all(jobs.into_iter().map(async |job| {
+        let tasks = client.get::<Page<Task>>(&format!("/v1/jobs/{}/tasks", job.id)).await;
+        tasks.map(|page| {
+            page.items.into_iter().find(|task| !task.state.ended()).map(|task| Live { job, task })
+        })
+    }))
+    .await;
+    let mut live = Vec::new();
+    for one in found {
+        live.extend(one?);
+    }
+    Ok(live)
+}
+
+async fn show(context: &Context, client: &Client, given: &[String]) -> Result<(), CliError> {
+    let mut output = Output::new();
+    for (index, worker) in chosen(client, given).await?.into_iter().enumerate() {
+        if context.json {
+            output.json(&worker)?;
+            continue;
+        }
+        let tasks = live_tasks(client, &format!("&worker={}", encoded(&worker.id.to_string()))).await?;
+        if index > 0 {
+            output.line("")?;
+        }
+        output.text(&page(&context.next(), &worker, &tasks))?;
+    }
+    output.flush()
+}
+
+fn page(next: &NextStep, worker: &Worker, tasks: &[Live]) -> String {
+    let mut page = String::new();
+    let mut field = |name: &str, value: &str| {
+        let _ = writeln!(page, "{name:<16} {}", harmless(value, false));
+    };
+    field("worker", &worker.id.to_string());
+    field("name", &worker.name);
+    field("state", word(worker.state));
+    if !note(worker).is_empty() {
+        field("", &note(worker));
+    }
+    if let Some(seen) = worker.last_seen {
+        field("seen", &moment(seen));
+    }
+    if let Some(silence) = worker.longest_silence_s {
+        field("longest silence", &span(silence));
+    }
+    // Whatever it says it has, also what newer workers add.
+    if let Ok(Value::Object(capabilities)) = serde_json::to_value(&worker.capabilities) {
+        for (name, value) in capabilities {
+            match said(&name, &value) {
+                text if text.is_empty() => {}
+                text => field(&name, &text),
+            }
+        }
+    }
+    for Live { job, task } in tasks {
+        let age = task.started_at.map_or_else(
+            || "not started".to_owned(),
+            |started| format!("for {}", span(clock::now().since(started))),
+        );
+        let name = job.name.as_deref().unwrap_or_default();
+        field("task", &format!("{} {} {age} · job …{} {name}", task.id, task.state.word(), tail(job.id)));
+    }
+    if worker.drain.is_some() {
+        let resume = next.command(&format!("worker resume {}", quoted(&worker.name)));
+        let _ = writeln!(page, "\nnext: {resume}");
+    }
+    page
+}
+
+/// One thing a worker has, in a line.
+fn said(name: &str, value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if name.ends_with("_bytes") => {
+            number.as_u64().map_or_else(|| number.to_string(), size)
+        }
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(|item| said("", item)).collect();
+            items.join(", ")
+        }
+        Value::Object(fields) => {
+            let fields: Vec<_> =
+                fields.iter().map(|(name, value)| format!("{name}={}", said(name, value))).collect();
+            fields.join(" ")
+        }
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+    }
+}
+
+/// Says what a drain leaves running, and what comes next.
+async fn told_of_drain(context: &Context, client: &Client, worker: &Worker) -> Result<(), CliError> {
+    if context.json {
+        return print_json(worker);
+    }
+    let tasks = live_tasks(client, &format!("&worker={}", encoded(&worker.id.to_string()))).await?;
+    let name = shown_name(worker);
+    let count = match tasks.len() {
+        0 => "nothing runs on it".to_owned(),
+        1 => "1 task still runs".to_owned(),
+        count => format!("{count} tasks still run"),
+    };
+    let then = match worker.drain.and_then(|drain| drain.deadline) {
+        _ if tasks.is_empty() => String::new(),
+        Some(deadline) => format!("; what is left at {} is stopped with its grace", moment(deadline)),
+        None => ", and may end by itself".to_owned(),
+    };
+    print(&format!("{name} takes no new tasks; {count}{then}"))?;
+    for Live { job, task } in &tasks {
+        let job_name = harmless(job.name.as_deref().unwrap_or_default(), false);
+        print(&format!("  {} · job …{} {job_name}", task.id, tail(job.id)).trim_end().to_owned())?;
+    }
+    let word = quoted(&worker.name);
+    say(&format!(
+        "next: {} shows it, {} takes it back",
+        context.next().command(&format!("worker show {word}")),
+        context.next().command(&format!("worker resume {word}")),
+    ));
+    Ok(())
+}
+
+async fn evict(context: &Context, client: &Client, given: &[String]) -> Result<(), CliError> {
+    let live = live_tasks(client, "").await?;
+    let mut meant = Vec::new();
+    for text in given {
+        meant.push(task_meant(client, &live, text).await?);
+    }
+    for Live { job, task } in meant {
+        let path = format!("/v1/workers/{}/evict", task.worker);
+        let worker: Worker = client.post(&path, &EvictRequest { task_id: task.id }).await?;
+        if context.json {
+            print_json(&worker)?;
+            continue;
+        }
+        let what = match task.started_at {
+            Some(_) => "is stopped with its grace",
+            None => "goes elsewhere",
+        };
+        print(&format!("{} of job …{} {what}", task.id, tail(job.id)))?;
+    }
+    Ok(())
+}
+
+/// The live task that this text names: by its id, the id's beginning or end, or by its job.
+async fn task_meant<'a>(client: &Client, live: &'a [Live], given: &str) -> Result<&'a Live, CliError> {
+    let text = given.strip_prefix('…').unwrap_or(given);
+    let found: Vec<&Live> =
+        live.iter().filter(|one| names(&one.task.id.to_string(), TaskId::PREFIX, text)).collect();
+    match found.as_slice() {
+        [only] => return Ok(only),
+        [] => {}
+        several => {
+            let shown: Vec<_> = several.iter().map(|one| short_id(&one.task.id.to_string())).collect();
+            return Err(CliError::AmbiguousJob { given: given.to_owned(), candidates: shown.join(", ") });
+        }
+    }
+    let no_such = || CliError::NoSuchTask { given: given.to_owned() };
+    let job: JobId = one(client, given).await.map_err(|error| match error {
+        CliError::NoSuchJob { .. } => no_such(),
+        other => other,
+    })?;
+    live.iter().find(|one| one.job.id == job).ok_or_else(no_such)
+}
+
+/// Whether `text` is this id, its beginning or its end.
+fn names(id: &str, prefix: &str, text: &str) -> bool {
+    id == text
+        || (text.starts_with(prefix) && text.len() > prefix.len() && id.starts_with(text))
+        || (text.len() >= SHORTEST_TAIL && id.ends_with(text))
+}
+
+/// The workers meant, each once, in the order given.
+async fn chosen(client: &Client, given: &[String]) -> Result<Vec<Worker>, CliError> {
+    let fleet = fleet(client).await?;
+    let mut chosen: Vec<Worker> = Vec::new();
+    for text in given {
+        let worker = worker_meant(&fleet, text)?;
+        if !chosen.iter().any(|known| known.id == worker.id) {
+            chosen.push(worker.clone());
+        }
+    }
+    Ok(chosen)
+}
+
+/// A name goes before the end of an id: people choose names.
+fn worker_meant<'a>(fleet: &'a [Worker], given: &str) -> Result<&'a Worker, CliError> {
+    let text = given.strip_prefix('…').unwrap_or(given);
+    let named: Vec<&Worker> = fleet.iter().filter(|worker| worker.name == given).collect();
+    let found = if named.is_empty() {
+        let by_id =
+            |worker: &&Worker| names(&worker.id.to_string(), crate::contract::ids::WorkerId::PREFIX, text);
+        fleet.iter().filter(by_id).collect()
+    } else {
+        named
+    };
+    match found.as_slice() {
+        [only] => Ok(only),
+        [] => Err(CliError::NoSuchWorker { given: given.to_owned() }),
+        several => {
+            let shown: Vec<_> = several.iter().map(|worker| worker.id.to_string()).collect();
+            Err(CliError::AmbiguousJob { given: given.to_owned(), candidates: shown.join(", ") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(id: u128, name: &str) -> Worker {
+        serde_json::from_value(serde_json::json!({
+            "id": crate::contract::ids::WorkerId::from_u128(id), "name": name, "kind": "remote", "state": "idle",
+            "tasks": [], "last_seen": null,
+            "capabilities": {"version": "0", "hostname": "h", "os": "linux", "arch": "x86_64", "cpus": 2,
+                "memory_bytes": 4_000_000_000_u64, "labels": {"zone": "a"}}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_worker_is_meant_by_name_by_id_and_by_the_ends_of_its_id() {
+        let fleet = [worker(7, "box"), worker(8 << 64, "far"), worker(9, "box")];
+        let meant = |text: &str| worker_meant(&fleet, text).map(|worker| worker.id);
+        let id = fleet[1].id.to_string();
+        for text in ["far", &id, &id[..id.len() - 1]] {
+            assert_eq!(meant(text).unwrap(), fleet[1].id, "{text}");
+        }
+        let tail = fleet[0].id.to_string();
+        assert_eq!(meant(&tail[tail.len() - 4..]).unwrap(), fleet[0].id);
+        assert!(matches!(meant("box"), Err(CliError::AmbiguousJob { .. })));
+        assert!(matches!(meant("007"), Err(CliError::NoSuchWorker { .. })), "three characters name nothing");
+        assert!(matches!(meant("wkr_"), Err(CliError::NoSuchWorker { .. })));
+    }
+
+    #[test]
+    fn a_worker_is_shown_with_all_it_says_it_has() {
+        insta::assert_snapshot!(page(&NextStep::default(), &worker(7, "box"), &[]), @"");
+    }
+}

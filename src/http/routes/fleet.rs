@@ -1,0 +1,168 @@
+//! The fleet: workers as clients see them, and what operators ask of them.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+
+use crate::actors::messages::front_desk::{
+    ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, ListWorkers, UnknownWorker,
+};
+use crate::clock;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::ids::WorkerId;
+use crate::contract::job::Page;
+use crate::contract::worker::{DrainRequest, EvictRequest, Worker};
+use crate::http::body::{self, JSON_LIMIT_BYTES};
+use crate::http::caller::Client;
+use crate::http::desk;
+use crate::http::idempotency::{Key, REPLAYED_HEADER};
+use crate::http::query::Query;
+use crate::http::refusal::Refusal;
+use crate::http::state::EdgeState;
+
+/// All workers, newest first.
+pub async fn list(request: HttpRequest, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+    Query::none(&request)?;
+    Ok(HttpResponse::Ok().json(Page { items: workers(&state).await?, next_cursor: None }))
+}
+
+/// One worker.
+pub async fn show(
+    request: HttpRequest,
+    path: web::Path<String>,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let id = worker_id_in(&path)?;
+    Query::none(&request)?;
+    Ok(HttpResponse::Ok().json(worker(&state, id).await?))
+}
+
+/// No new tasks for this worker; what still runs at the deadline, if one is given, is stopped with its grace. Answers
+/// with the worker as it stands then. A second drain sets the deadline anew.
+pub async fn drain(
+    request: HttpRequest,
+    payload: web::Payload,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let id = worker_id_in(&path)?;
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    let key = Key::of(&request, &client, &bytes)?;
+    Query::none(&request)?;
+    let asked = body::parse_object::<DrainRequest>(&request, &bytes, &["deadline_s"])?.asked;
+    change(&state, id, DrainOrder::Drain { deadline: asked.deadline_s }, key).await
+}
+
+/// The worker takes tasks again. Tasks that were told to stop stay told.
+pub async fn resume(
+    request: HttpRequest,
+    payload: web::Payload,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let id = worker_id_in(&path)?;
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    let key = Key::of(&request, &client, &bytes)?;
+    Query::none(&request)?;
+    body::parse_object::<serde_json::Value>(&request, &bytes, &[])?;
+    change(&state, id, DrainOrder::Resume, key).await
+}
+
+/// Stops one task of this worker with its grace; one that has not started goes elsewhere. Answers with the worker.
+pub async fn evict(
+    request: HttpRequest,
+    payload: web::Payload,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let id = worker_id_in(&path)?;
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    let key = Key::of(&request, &client, &bytes)?;
+    Query::none(&request)?;
+    let asked = body::parse_object::<EvictRequest>(&request, &bytes, &["task_id"])?.asked;
+    let used = key.as_ref().map(|key| key.used(200, &[], clock::now()));
+    let outcome = desk::ask(|reply| {
+        state.ports.desk.evict_task.do_send(EvictTask {
+            worker_id: id,
+            task_id: asked.task_id,
+            key: used,
+            reply,
+        });
+    })
+    .await?;
+    match outcome {
+        Ok(Keyed::Done(_)) => shown(&state, id, false).await,
+        Ok(Keyed::Repeat) => repeated(&state, id, key.as_ref()).await,
+        Err(EvictRefusal::UnknownWorker) => Err(no_worker(id)),
+        // The first call may have ended it, and then its repeat is still answered.
+        Err(EvictRefusal::NotThere) => match state.first_answer(key.as_ref())? {
+            Some(_) => shown(&state, id, true).await,
+            None => Err(gone(&state, id, &asked)?),
+        },
+    }
+}
+
+/// Why a task that is not there cannot be evicted: it has ended, or was never this worker's.
+fn gone(state: &EdgeState, worker: WorkerId, asked: &EvictRequest) -> Result<Refusal, Refusal> {
+    let task = asked.task_id;
+    Ok(match state.ports.reads.task_record(task)? {
+        Some(record) if record.worker == worker => {
+            Refusal::new(ErrorCode::TaskEnded, format!("task {task} has ended"))
+        }
+        _ => Refusal::not_found(format_args!("task {task} on worker {worker}")),
+    })
+}
+
+async fn change(
+    state: &EdgeState,
+    id: WorkerId,
+    order: DrainOrder,
+    key: Option<Key>,
+) -> Result<HttpResponse, Refusal> {
+    let used = key.as_ref().map(|key| key.used(200, &[], clock::now()));
+    let outcome = desk::ask(|reply| {
+        state.ports.desk.change_drain.do_send(ChangeDrain { worker_id: id, order, key: used, reply });
+    })
+    .await?;
+    match outcome {
+        Ok(Keyed::Done(())) => shown(state, id, false).await,
+        Ok(Keyed::Repeat) => repeated(state, id, key.as_ref()).await,
+        Err(UnknownWorker) => Err(no_worker(id)),
+    }
+}
+
+/// The answer to a repeat: the worker as it stands now.
+async fn repeated(state: &EdgeState, id: WorkerId, key: Option<&Key>) -> Result<HttpResponse, Refusal> {
+    state.repeated(key)?;
+    shown(state, id, true).await
+}
+
+async fn shown(state: &EdgeState, id: WorkerId, replayed: bool) -> Result<HttpResponse, Refusal> {
+    let worker = worker(state, id).await?;
+    let mut answer = HttpResponse::Ok();
+    if replayed {
+        answer.insert_header((REPLAYED_HEADER, "true"));
+    }
+    Ok(answer.json(worker))
+}
+
+async fn worker(state: &EdgeState, id: WorkerId) -> Result<Worker, Refusal> {
+    workers(state).await?.into_iter().find(|worker| worker.id == id).ok_or_else(|| no_worker(id))
+}
+
+/// All workers, as their sessions describe them.
+pub(super) async fn workers(state: &EdgeState) -> Result<Vec<Worker>, Refusal> {
+    desk::ask(|reply| state.ports.desk.list_workers.do_send(ListWorkers { reply })).await
+}
+
+fn no_worker(id: WorkerId) -> Refusal {
+    Refusal::not_found(format_args!("worker {id}"))
+}
+
+/// Reads the id in a path; what is no id names nothing.
+fn worker_id_in(text: &str) -> Result<WorkerId, Refusal> {
+    text.parse().map_err(|error: crate::contract::ids::IdError| {
+        Refusal::not_found(format_args!("such worker: {error}"))
+    })
+}
