@@ -13,9 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
+use tokio::time::Instant;
 
 use super::messages::front_desk::{
     Acquire, DeregisterWorker, Heartbeat, Keyed, ReportTasks, ResumeWorker, WorkerRefusal,
