@@ -257,7 +257,7 @@ DB_PASSWORD = { env = "DB_PASSWORD" }           # a variable of the worker's own
 
 `gpulayer run --secret HF_TOKEN=name:HF_TOKEN …` gives a job one of them as a variable. The table is read anew for
 every task, so a changed value counts from the next task on; a new name is known to the scheduler after one heartbeat.
-A value has 8 bytes to 64 KiB. A table that `gpulayer` cannot read is an error that names the key and the line, never
+A value has 8 bytes to 16 KiB. A table that `gpulayer` cannot read is an error that names the key and the line, never
 the value.
 "#;
 

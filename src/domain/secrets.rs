@@ -5,8 +5,9 @@ use std::fmt;
 /// Shorter values are refused: hidden wherever they occur, they would make a log unreadable and tell what they
 /// are by the holes they leave.
 pub const MIN_VALUE_BYTES: usize = 8;
-/// Longer values are refused: together with its name a variable has to fit what the kernel takes.
-pub const MAX_VALUE_BYTES: usize = 64 << 10;
+/// Longer values are refused: each of their forms is looked for, which costs the shim a few hundred times as much
+/// memory.
+pub const MAX_VALUE_BYTES: usize = 16 << 10;
 
 /// The value of a secret. It has no `Display` and no serde form, `Debug` hides it, and its memory is overwritten
 /// when it is dropped.
