@@ -8,6 +8,7 @@ mod disk_full;
 mod far_worker;
 mod fault_matrix;
 mod files;
+mod flood;
 mod full_streams;
 mod hostile_programs;
 mod house;
