@@ -100,11 +100,12 @@ impl Matrix {
     }
 
     async fn round(&mut self, round: usize) {
+        let in_groups = self.worker_folders().iter().all(|folder| !processes::groups(folder).is_empty());
         let submissions: Vec<_> = (0..self.rng.random_range(JOBS_PER_ROUND))
             .map(|number| {
                 let name = format!("r{round}-{number}");
                 let kind = Kind::random(&mut self.rng, self.flood_lines);
-                let spec = kind.spec(&name, &mark(self.house.path(), &name));
+                let spec = kind.spec(&name, &mark(self.house.path(), &name), in_groups);
                 let after = Duration::from_millis(self.rng.random_range(0..400));
                 let (client, given) = (self.house.client(), Rc::clone(&self.given));
                 actix_rt::spawn(async move {
@@ -146,7 +147,7 @@ impl Matrix {
     fn follow(&mut self, round: usize) {
         let name = format!("r{round}-run");
         let kind = Kind::Counter { lines: self.rng.random_range(100..400) };
-        let script = kind.script(&mark(self.house.path(), &name));
+        let script = kind.script(&mark(self.house.path(), &name), false);
         let server = url(&self.house);
         let args = ["run", "--server", &server, "--source", "none", "--cpus", "0.1", "--name", &name, "--"];
         let mut command = self.house.command(&[&args[..], &["sh", "-c", &script]].concat());
@@ -323,6 +324,8 @@ impl Matrix {
                 processes::shims(&folder).is_empty().then_some(())
             })
             .await;
+            let groups = processes::groups(&folder);
+            assert!(groups.is_empty(), "control groups are left: {groups:?}");
             let files = std::fs::read_dir(folder.join("shims")).unwrap();
             let sockets: Vec<_> = files
                 .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -216,7 +216,7 @@ impl Run {
         let mut spec = json!({
             "name": case.words.join(" "),
             "workload": {"command": {"argv": argv}},
-            "resources": {"cpus": 0.05},
+            "resources": {"cpus": 0.25},
             "env": {"PIDS": pids},
             "outputs": outputs,
             "grace_s": 0.2,

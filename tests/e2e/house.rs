@@ -12,6 +12,8 @@ use gpulayer::contract::job::{Job, Sequence};
 use gpulayer::contract::log::LogLine;
 use serde_json::{Value, json};
 
+use crate::processes;
+
 /// The binary of this build.
 pub const GPULAYER: &str = env!("CARGO_BIN_EXE_gpulayer");
 
@@ -185,6 +187,16 @@ impl Drop for House {
         if std::thread::panicking() && std::env::var_os("GPULAYER_KEEP").is_some() {
             println!("kept: {own}");
             self.folder.disable_cleanup(true);
+        }
+        // Nobody's group: what is in it has lost everything else that would tell it apart.
+        for worker in [self.state().join("worker"), self.path().join("far")] {
+            for group in processes::groups(&worker) {
+                for pid in processes::members(&group) {
+                    processes::signal(pid, rustix::process::Signal::KILL);
+                }
+                // It is removed when the last of them has ended; a test that is over does not wait for that.
+                let _ = std::fs::remove_dir(group);
+            }
         }
         for pid in pids(|environ, folder| {
             let shim = std::fs::read_link(folder.join("cwd"))

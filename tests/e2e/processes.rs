@@ -30,6 +30,21 @@ pub fn shims(worker_folder: &Path) -> Vec<u32> {
     found.map(|(pid, _)| pid).collect()
 }
 
+/// The control groups that a worker made for its shims and their tasks.
+pub fn groups(worker_folder: &Path) -> Vec<PathBuf> {
+    let bases = std::fs::read_to_string(worker_folder.join("groups")).unwrap_or_default();
+    let beneath = bases.lines().filter_map(|base| std::fs::read_dir(base).ok()).flatten();
+    let folders =
+        beneath.filter_map(|entry| entry.ok().map(|entry| entry.path())).filter(|path| path.is_dir());
+    folders.filter(|path| path.file_name().is_some_and(|name| name != "worker")).collect()
+}
+
+/// Who is in a control group, its subgroups left out.
+pub fn members(group: &Path) -> Vec<u32> {
+    let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|pid| pid.parse().ok()).collect()
+}
+
 /// The letter that /proc gives a process's state; `None` when it is gone.
 pub fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -63,8 +63,10 @@ impl Kind {
         }
     }
 
-    /// The shell text. `mark` stands on the command line of everything it starts.
-    pub fn script(self, mark: &str) -> String {
+    /// The shell text. `mark` stands on the command line of everything it starts; `in_groups`: the worker has control
+    /// groups for its tasks.
+    pub fn script(self, mark: &str, in_groups: bool) -> String {
+        let unmarked = if in_groups { "env -i " } else { "" };
         match self {
             Kind::Short { code } => format!("exit {code}"),
             Kind::Counter { lines } | Kind::Retrier { lines } => format!(
@@ -76,9 +78,11 @@ impl Kind {
                 "sleep {}; mkdir made; seq 1 1000 > made/numbers; echo by {mark} > name.txt",
                 seconds(millis)
             ),
+            // In a control group even one that has dropped its environment and lost its parents is found.
             Kind::Forker { millis } => format!(
                 "trap '' TERM HUP; ghost='sleep 1000; : {mark}'; \
                  setsid sh -c \"$ghost\" & sh -c \"$ghost\" & ( (setsid sh -c \"$ghost\" &) & ); \
+                 ( ({unmarked}setsid sh -c \"$ghost\" &) & ); \
                  sleep {}; echo forked",
                 seconds(millis)
             ),
@@ -88,11 +92,11 @@ impl Kind {
     }
 
     /// The whole spec of a job of this name.
-    pub fn spec(self, name: &str, mark: &str) -> Value {
+    pub fn spec(self, name: &str, mark: &str, in_groups: bool) -> Value {
         let mut spec = json!({
             "name": name,
-            "workload": {"command": {"argv": ["sh", "-c", self.script(mark)]}},
-            "resources": {"cpus": 0.1},
+            "workload": {"command": {"argv": ["sh", "-c", self.script(mark, in_groups)]}},
+            "resources": {"cpus": 0.2},
             "grace_s": 0.2,
         });
         match self {
