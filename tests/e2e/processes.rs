@@ -21,13 +21,21 @@ pub fn marked(mark: &str) -> Vec<u32> {
     found.map(|(pid, _)| pid).collect()
 }
 
-/// The shims whose sockets lie in this worker folder.
+/// The shims whose sockets lie in this worker folder. A child of one that has not come to its `exec` yet looks the
+/// same and is none: to stop it would hold up its parent, which waits for that.
 pub fn shims(worker_folder: &Path) -> Vec<u32> {
     let sockets = worker_folder.join("shims");
     let found = all().filter(|(pid, folder)| {
         std::fs::read_link(folder.join("cwd")).is_ok_and(|cwd| cwd == sockets) && state(*pid) != Some('Z')
     });
-    found.map(|(pid, _)| pid).collect()
+    let alike: Vec<u32> = found.map(|(pid, _)| pid).collect();
+    let none = |pid: &u32| parent(*pid).is_none_or(|parent| alike.contains(&parent));
+    alike.iter().copied().filter(|pid| !none(pid)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// The control groups that a worker made for its shims and their tasks.

@@ -72,6 +72,14 @@ pub struct Victims {
 
 /// Kills shims. They are stopped first, so that what they hold cannot change any more.
 pub fn kill_shims(shims: &[u32], worker_folders: &[PathBuf], victims: &mut Victims) {
+    /// Whatever happens meanwhile, none stays stopped.
+    struct Doomed<'a>(&'a [u32]);
+    impl Drop for Doomed<'_> {
+        fn drop(&mut self) {
+            self.0.iter().for_each(|shim| processes::signal(*shim, Signal::KILL));
+        }
+    }
+    let _doomed = Doomed(shims);
     for shim in shims {
         processes::signal(*shim, Signal::STOP);
     }
@@ -83,9 +91,6 @@ pub fn kill_shims(shims: &[u32], worker_folders: &[PathBuf], victims: &mut Victi
         }
     }
     note_held(shims, worker_folders, victims);
-    for shim in shims {
-        processes::signal(*shim, Signal::KILL);
-    }
 }
 
 fn note_held(shims: &[u32], worker_folders: &[PathBuf], victims: &mut Victims) {
