@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use super::identity::{Identity, start_ticks};
+use super::identity::{Identity, runs_since};
 use crate::contract::worker::{EnforcedLimits, TreeKill};
 use detect::{Hierarchies, hierarchies};
 pub(super) use group::{Group, Plan, Readings};
@@ -157,7 +157,7 @@ fn named_shim(name: &str) -> Option<(u32, u64)> {
 }
 
 fn is_of_live_shim(name: &str) -> bool {
-    named_shim(name).is_some_and(|(pid, ticks)| start_ticks(pid).is_ok_and(|started| started == ticks))
+    named_shim(name).is_some_and(|(pid, ticks)| runs_since(pid, ticks))
 }
 
 /// Named after the worker's folder, so that two workers never share one.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::*;
+use crate::process::identity::start_ticks;
 
 const ME: u32 = 4711;
 
@@ -48,8 +49,11 @@ fn alone_in_a_group_of_version_2_the_worker_moves_into_a_leaf() {
     group(&own, &files);
     group(&own, &[("cgroup.procs", "4711\n")]);
     let base = own.join("gpulayer-0");
-    // What the kernel would show after the writes.
-    group(&base, &[("cgroup.subtree_control", "memory pids cpu"), ("cgroup.kill", ""), ("cpu.weight", "")]);
+    // What the kernel would show after the writes, which here go over the beginning.
+    group(
+        &base,
+        &[("cgroup.subtree_control", "-------- memory pids cpu"), ("cgroup.kill", ""), ("cpu.weight", "")],
+    );
     group(&base.join("worker"), &[("cgroup.procs", "")]);
     let (plan, enforced) = probe(&v2(&own), "gpulayer-0", ME);
     assert_eq!(files::read(&base.join("worker/cgroup.procs")), Some("4711".into()));
