@@ -13,3 +13,4 @@ pub mod retry;
 pub mod secrets;
 pub mod spec;
 pub mod task_run;
+pub mod verdict;

@@ -18,6 +18,7 @@ pub mod detached;
 mod frame;
 mod home;
 mod identity;
+mod kernel_log;
 mod lines;
 mod memory;
 mod oom_score;
@@ -33,6 +34,7 @@ mod shim;
 mod signal_name;
 mod spool;
 mod spool_reader;
+mod spool_tail;
 mod stuck;
 mod system;
 mod tail;
@@ -56,11 +58,13 @@ use crate::domain::secrets::SecretValue;
 use crate::domain::task_run::WholeLog;
 
 pub use identity::holder;
+pub use kernel_log::kernel_log;
 pub use memory::give_back_free_memory;
 pub use oom_score::protect_from_out_of_memory;
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
+pub use spool_tail::spool_tail;
 pub use stuck::look_at_stuck;
 pub use tree::sweep;
 pub use whole_log::{WHOLE_LOG_FILE, write_whole_log};
@@ -248,6 +252,10 @@ pub struct ExitRecord {
     /// Where all that it wrote is.
     #[serde(default)]
     pub whole_log: WholeLog,
+    /// The task's own process, and those of its tree that a signal ended which the shim did not send, as far as the shim
+    /// reaped them: by these the kernel log speaks of the task.
+    #[serde(default)]
+    pub pids: Vec<u32>,
 }
 
 /// How often a CPU limit was felt. The kernel gives the tree its share once per period.

@@ -19,6 +19,7 @@ mod pause;
 mod reporting;
 mod room;
 mod running;
+mod scene;
 mod spares;
 mod staging;
 mod trash;

@@ -105,6 +105,29 @@ impl EndReason {
     }
 }
 
+/// How sure a reason is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Certainty {
+    /// One of several causes that would look like this.
+    Possible,
+    /// Read from the program's own last words.
+    Likely,
+    /// Counted or measured by the kernel, the shim or the server.
+    Certain,
+}
+
+impl Certainty {
+    /// The word on the wire.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Certainty::Possible => "possible",
+            Certainty::Likely => "likely",
+            Certainty::Certain => "certain",
+        }
+    }
+}
+
 /// Every end: of a task, and of the job it settled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct End {
@@ -121,6 +144,15 @@ pub struct End {
     /// Up to three lines that show it.
     #[serde(default)]
     pub evidence: Vec<String>,
+    /// How sure the reason is; absent where there is nothing to doubt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certainty: Option<Certainty>,
+    /// What the reason was concluded from, in one clause: `the kernel counted 1 OOM kill in the task's group`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<String>,
+    /// What to try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
     /// Largest memory of the whole process tree, in bytes.
     pub peak_memory_bytes: Option<u64>,
     /// From `executing` to the end.
@@ -137,6 +169,9 @@ impl End {
             signal: None,
             detail: detail.into(),
             evidence: Vec::new(),
+            certainty: None,
+            basis: None,
+            advice: None,
             peak_memory_bytes: None,
             duration_s: None,
         }

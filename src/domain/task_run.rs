@@ -7,7 +7,6 @@
 mod environment;
 mod limit_notes;
 mod log_cursor;
-mod verdict;
 
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
@@ -15,12 +14,13 @@ use crate::contract::problem::Warning;
 use crate::contract::protocol::{Finish, Report, StopReason};
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::{Phase, StuckProcess};
+use crate::domain::verdict::shim_lost;
 
+pub use crate::domain::verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
 pub use environment::{TaskPlace, command_line, environment};
 pub use limit_notes::{held_back, memory_not_held};
 pub use log_cursor::WholeLog;
 use log_cursor::{LogCursor, LogStep};
-pub use verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
 
 /// What happened to a task, as its runner saw it.
 #[derive(Debug, Clone, PartialEq)]
@@ -484,7 +484,7 @@ impl TaskRun {
         };
         let (end, after_stop) = match outcome {
             Outcome::Exited(facts) => (verdict(facts, spec, &collection.uncollected), facts.stop.is_some()),
-            Outcome::Lost => (verdict::shim_lost(), false),
+            Outcome::Lost => (shim_lost(), false),
         };
         self.stage = Stage::Finishing { keep: !collection.undeclared.is_empty() };
         let mut warnings = std::mem::take(&mut self.notes);

@@ -131,7 +131,7 @@ impl SpoolReader {
     }
 }
 
-fn readable(head: Head, bytes: &[u8]) -> LogRecord {
+pub(super) fn readable(head: Head, bytes: &[u8]) -> LogRecord {
     let mut text = readable_text(folded(bytes));
     if head.close == Close::Cut {
         text.push_str(CUT_MARK);

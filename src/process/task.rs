@@ -46,6 +46,8 @@ const PIPE_BYTES: usize = 64 << 10;
 /// waits less. Not from the start: what a user's pipes may hold together is limited.
 const LARGE_PIPE_BYTES: usize = 1 << 20;
 const LARGE_READ_BYTES: usize = 256 << 10;
+/// Processes that a signal ended and that are remembered for the verdict.
+const MOST_SIGNALLED: usize = 16;
 
 struct Pipe {
     /// `None` once its end was read.
@@ -89,6 +91,8 @@ pub(super) struct Task {
     killed_at: Option<Instant>,
     /// Those that did not die of it, once looked for.
     stuck: Option<Vec<StuckProcess>>,
+    /// Those of the tree that a signal ended before the shim killed any; see [`ExitRecord::pids`].
+    signalled: Vec<u32>,
 }
 
 impl Task {
@@ -149,6 +153,7 @@ impl Task {
                     out_of_memory_after: None,
                     killed_at: None,
                     stuck: None,
+                    signalled: Vec::new(),
                 })
             }
             Err(refusal) => {
@@ -241,6 +246,12 @@ impl Task {
             match reap_any() {
                 Ok(Reaped::Child { pid, status, peak_memory_bytes }) => {
                     self.peak_memory_bytes = self.peak_memory_bytes.max(peak_memory_bytes);
+                    if libc::WIFSIGNALED(status)
+                        && self.kill_again.is_none()
+                        && self.signalled.len() < MOST_SIGNALLED
+                    {
+                        self.signalled.push(pid.as_raw_nonzero().get().unsigned_abs());
+                    }
                     if pid == self.main {
                         self.outcome = Some(Outcome {
                             wait: wait_of(status),
@@ -420,6 +431,9 @@ impl Task {
         }
         let whole_log = self.recorder.finish(now);
         let last_n = self.recorder.last_n();
+        let main = self.pid();
+        let others = self.signalled.iter().copied().filter(|pid| *pid != main);
+        let pids = std::iter::once(main).chain(others).collect();
         let outcome = self.outcome.unwrap_or_else(|| Outcome {
             wait: Wait::NotStarted {
                 kind: NotStarted::SpawnFailed,
@@ -449,6 +463,7 @@ impl Task {
             cpu_throttling,
             last_n,
             whole_log,
+            pids,
         };
         conclude(&mut self.claim, &record);
         (record, self.group)
@@ -484,6 +499,7 @@ fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
         cpu_throttling: None,
         last_n: 0,
         whole_log: WholeLog::InLines,
+        pids: Vec::new(),
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::folder::TaskFolder;
 use super::pause::Pause;
-use super::running::{facts, last_n};
+use super::running::last_n;
+use super::scene::explained;
 use crate::contract::ids::TaskId;
 use crate::contract::worker::StuckProcess;
 use crate::domain::task_run::Event;
@@ -45,7 +46,7 @@ pub(super) async fn lost_for_now(
     patience: Duration,
 ) -> Result<Event, Vec<StuckProcess>> {
     match ExitRecord::read(folder.path()) {
-        Ok(Some(record)) => return Ok(Event::Ended(facts(record))),
+        Ok(Some(record)) => return Ok(Event::Ended(explained(record, folder).await)),
         Ok(None) => {}
         Err(error) => {
             tracing::warn!(%task_id, error = &error as &dyn std::error::Error, "an exit record is lost")

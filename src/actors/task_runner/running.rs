@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::Surroundings;
 use super::folder::TaskFolder;
 use super::lost::{lost, warn_of_stuck};
+use super::scene::explained;
 use crate::config::secrets::SecretsError;
 use crate::contract::ids::TaskId;
 use crate::contract::problem::Warning;
@@ -18,6 +19,7 @@ use crate::contract::spec::{JobSpec, Workload};
 use crate::domain::task_run::{
     Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment, held_back,
 };
+use crate::domain::verdict::MemoryFacts;
 use crate::process::{
     CpuThrottling, ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, ShimPool, SpoolReader,
     StopCause, TaskProcess, Wait,
@@ -140,7 +142,7 @@ pub(super) async fn watch(
                 if let Some(warning) = felt_its_limit(&record) {
                     tell(Event::Noted(warning));
                 }
-                return tell(Event::Ended(facts(*record)));
+                return tell(Event::Ended(explained(*record, folder).await));
             }
             Some(ShimEvent::ShimLost) | None if !stopped && !folder.was_launched() => match bring().await {
                 Some(Ok(another)) => process = another,
@@ -156,8 +158,7 @@ pub(super) async fn watch(
 
 fn felt_its_limit(record: &ExitRecord) -> Option<Warning> {
     let CpuThrottling { cpu_millis, periods, throttled_periods } = record.cpu_throttling?;
-    let millis = u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX);
-    held_back(cpu_millis, periods, throttled_periods, Seconds::from_millis(millis))
+    held_back(cpu_millis, periods, throttled_periods, in_millis(record.duration))
 }
 
 /// Number of the last whole record in the spool.
@@ -187,15 +188,24 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
         StopCause::Timeout => StopSent::Timeout,
         StopCause::Orphaned => StopSent::Orphaned,
     });
-    let millis = u64::try_from(record.duration.as_millis()).unwrap_or(u64::MAX);
     ExitFacts {
         exit,
         stop,
-        duration: ran.then(|| Seconds::from_millis(millis)),
+        duration: ran.then(|| in_millis(record.duration)),
         peak_memory_bytes: record.peak_memory_bytes,
         last_n: record.last_n,
         whole_log: record.whole_log,
+        memory: MemoryFacts {
+            limit_bytes: record.memory_limit_bytes,
+            oom_kills: record.oom_kills,
+            oom_killed_after: record.oom_killed_after.map(in_millis),
+        },
+        scene: None,
     }
+}
+
+fn in_millis(span: Duration) -> Seconds {
+    Seconds::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// An error and its causes in one line.

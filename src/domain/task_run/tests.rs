@@ -19,14 +19,7 @@ fn staged() -> JobSpec {
 }
 
 fn facts(exit: Exit, stop: Option<StopSent>, last_n: u64) -> ExitFacts {
-    ExitFacts {
-        exit,
-        stop,
-        duration: Some(Seconds::new(1)),
-        peak_memory_bytes: None,
-        last_n,
-        whole_log: WholeLog::InLines,
-    }
+    ExitFacts { stop, duration: Some(Seconds::new(1)), last_n, ..ExitFacts::of(exit) }
 }
 
 fn exited(code: i32) -> ExitFacts {

@@ -1,0 +1,426 @@
+//! From the facts of an exit to its end: the reason, one sentence that says why, what shows it, how sure that is, and
+//! what to try.
+//!
+//! Facts first, text second. In the order of belief: what stopped it, whether it started at all, kills that the kernel
+//! counted, how it was waited for, the kernel log, disks, and only then the program's own last words (`rules.toml`). An
+//! exit with status 0 is never judged again by what was printed.
+
+mod kernel;
+mod last_words;
+mod launchers;
+mod left_out;
+mod memory;
+mod rules;
+mod traceback;
+mod transcript;
+
+use crate::contract::end::{Certainty, End, EndReason};
+use crate::contract::quantity::Seconds;
+use crate::contract::spec::{JobSpec, Run, Workload};
+use crate::domain::task_run::WholeLog;
+
+pub use kernel::KernelLog;
+use kernel::KernelWord;
+use last_words::LastWords;
+pub use left_out::explain_left_out;
+pub use memory::MemoryFacts;
+use rules::Status;
+pub use transcript::LastLine;
+
+/// Lines of evidence an end has at most.
+const MOST_EVIDENCE: usize = 3;
+/// Characters of one line of evidence, and of a sentence made of the program's words.
+const MOST_CHARACTERS: usize = 240;
+
+/// How the program of a task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// It exited by itself with this status.
+    Exited {
+        /// 0 to 255.
+        code: i32,
+    },
+    /// A signal ended it.
+    Signalled {
+        /// Its name, such as `SIGKILL`.
+        signal: String,
+    },
+    /// It could not be executed.
+    NotFound {
+        /// 127 when there is no such program, 126 when it may not be executed.
+        code: i32,
+        /// What was tried, and the system's word for it.
+        detail: String,
+    },
+    /// It never got as far as being executed.
+    NotPrepared {
+        /// What could not be done, on what.
+        detail: String,
+        /// Whether the disk was full.
+        disk_full: bool,
+    },
+}
+
+/// Why the shim sent the stop signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopSent {
+    /// It was ordered to.
+    Order,
+    /// `timeout_s` had passed.
+    Timeout,
+    /// No worker had come back for too long.
+    Orphaned,
+}
+
+/// What is known of an execution that is over, its whole tree gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExitFacts {
+    /// How the program ended.
+    pub exit: Exit,
+    /// The stop signal that was sent before it ended, if any was.
+    pub stop: Option<StopSent>,
+    /// From its start to its end; `None` when it never started.
+    pub duration: Option<Seconds>,
+    /// Largest memory of the tree, where it could be measured.
+    pub peak_memory_bytes: Option<u64>,
+    /// Number of the last log record; 0 = it wrote none.
+    pub last_n: u64,
+    /// Where all that it wrote is.
+    pub whole_log: WholeLog,
+    /// Its memory limit, and what the kernel did about it.
+    pub memory: MemoryFacts,
+    /// What was looked at because it did not end well.
+    pub scene: Option<Box<Scene>>,
+}
+
+impl ExitFacts {
+    /// An exit of which only this is known.
+    pub fn of(exit: Exit) -> Self {
+        Self {
+            exit,
+            stop: None,
+            duration: None,
+            peak_memory_bytes: None,
+            last_n: 0,
+            whole_log: WholeLog::InLines,
+            memory: MemoryFacts::default(),
+            scene: None,
+        }
+    }
+}
+
+/// What was found around an exit that is not clean. Gathered once, right after it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scene {
+    /// The last lines of both streams, oldest first.
+    pub lines: Vec<LastLine>,
+    /// The kernel log since the task's start.
+    pub kernel: KernelLog,
+    /// Processes of the task: its own, and those that a signal ended.
+    pub pids: Vec<u32>,
+    /// What names the task's group in the kernel log; empty = nothing does.
+    pub group: String,
+    /// File systems without room: `the workspace's disk`, `/dev/shm`.
+    pub full: Vec<String>,
+}
+
+/// A declared output that did not come back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UncollectedOutput {
+    /// The name it is listed under.
+    pub name: String,
+    /// `nothing matches …`, or why it could not be read or sent.
+    pub why: String,
+}
+
+/// The end of an execution. An exit before the stop signal was sent stands as it is; after it, the cause of the
+/// stop names the end (CONTRACT, Words and states).
+pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutput]) -> End {
+    let (exit_code, signal) = match &facts.exit {
+        Exit::Exited { code } | Exit::NotFound { code, .. } => (Some(*code), None),
+        Exit::Signalled { signal } => (None, Some(signal.clone())),
+        Exit::NotPrepared { .. } => (None, None),
+    };
+    let end = match (&facts.stop, &facts.exit) {
+        (Some(StopSent::Order), _) => End::of(EndReason::Cancelled, None),
+        (Some(StopSent::Timeout), _) => End::of(EndReason::TimedOut, spec.timeout_s.map(timeout_sentence)),
+        (Some(StopSent::Orphaned), _) => {
+            End::of(EndReason::WorkerLost, "no worker came back for the task in time".to_owned())
+        }
+        (None, Exit::Exited { code: 0 }) => completed(uncollected),
+        (None, Exit::Exited { .. } | Exit::Signalled { .. }) => failed(facts),
+        (None, Exit::NotFound { code, detail }) => End {
+            certainty: Some(Certainty::Certain),
+            basis: Some("the system refused to execute it".to_owned()),
+            advice: not_found(spec, *code).map(str::to_owned),
+            ..End::of(EndReason::ExecutableNotFound, detail.clone())
+        },
+        (None, Exit::NotPrepared { detail, disk_full: false }) => {
+            End::of(EndReason::PrepareFailed, detail.clone())
+        }
+        (None, Exit::NotPrepared { detail, disk_full: true }) => End::of(EndReason::DiskFull, detail.clone()),
+    };
+    End {
+        exit_code,
+        signal,
+        peak_memory_bytes: facts.peak_memory_bytes,
+        duration_s: facts.duration,
+        ..bounded(end)
+    }
+}
+
+/// The program ran and did not end well.
+fn failed(facts: &ExitFacts) -> End {
+    let scene = facts.scene.as_deref().cloned().unwrap_or_default();
+    let status = match &facts.exit {
+        Exit::Signalled { signal } => Status { exit_code: None, signal: Some(signal) },
+        Exit::Exited { code } => Status { exit_code: Some(*code), signal: None },
+        Exit::NotFound { .. } | Exit::NotPrepared { .. } => Status::default(),
+    };
+    let words = last_words::last_words(&scene.lines, status);
+    let kernel = kernel::words(&scene.kernel, &scene.pids, &scene.group);
+    let told = || words.conclusion.as_ref().filter(|found| found.reason != EndReason::ExitNonzero);
+    if let Some(end) = memory::oom_killed(facts, status, told().is_some(), &kernel, &words) {
+        return end;
+    }
+    if let Some(end) = gpu_fault(&kernel, &words) {
+        return end;
+    }
+    let mut end = match (&words.conclusion, status) {
+        (Some(_), _) => concluded(&words, status, &scene),
+        (None, Status { signal: Some(signal), .. }) => signalled(signal, &words, &kernel, &scene),
+        (None, _) => exited(status.exit_code.unwrap_or(1), &words, facts),
+    };
+    if facts.memory.oom_kills.is_some_and(|kills| kills > 0) && end.evidence.len() < MOST_EVIDENCE {
+        end.evidence.push(memory::kills_sentence(&facts.memory));
+    }
+    end
+}
+
+/// A device failed under the program, and the kernel said so.
+fn gpu_fault(kernel: &[KernelWord<'_>], words: &LastWords) -> Option<End> {
+    let (xid, line) = kernel.iter().find_map(|word| match word {
+        KernelWord::Gpu { xid, line } if kernel::is_device_fault(*xid) => Some((*xid, *line)),
+        _ => None,
+    })?;
+    let mut evidence = vec![line.to_owned()];
+    evidence.extend(words.evidence.last().cloned());
+    Some(End {
+        certainty: Some(Certainty::Certain),
+        basis: Some("the kernel log names a process of the task in a fault of the GPU".to_owned()),
+        advice: Some("keep jobs off this GPU until it was reset or looked at; --retries with --retry-on gpu_error tries another worker".to_owned()),
+        evidence,
+        ..End::of(EndReason::GpuError, format!("the GPU reported XID {xid}"))
+    })
+}
+
+/// A rule knows what the last words mean. A reason that names a signal or a status is only a better sentence for it.
+fn concluded(words: &LastWords, status: Status<'_>, scene: &Scene) -> End {
+    let Some(found) = &words.conclusion else { return End::of(EndReason::Internal, None) };
+    let plain = matches!(found.reason, EndReason::ExitNonzero | EndReason::Signalled);
+    let reason = match (plain, status.signal) {
+        (true, Some(_)) => EndReason::Signalled,
+        (true, None) => EndReason::ExitNonzero,
+        (false, _) => found.reason,
+    };
+    let how = match (status.exit_code, status.signal) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) => format!("ended by {signal}"),
+        (None, None) => "ended".to_owned(),
+    };
+    let full = scene.full.iter().find(|_| reason == EndReason::DiskFull);
+    let (certainty, basis) = match full {
+        Some(volume) => {
+            (Certainty::Certain, format!("{volume} has no room left, and the program's last words say so"))
+        }
+        None if words.exception.is_some() => {
+            (found.certainty, "the exception that ended the program".to_owned())
+        }
+        None => (found.certainty, "the program's last words".to_owned()),
+    };
+    let detail = if plain && !found.detail.starts_with("ended by") {
+        format!("{how}: {}", found.detail)
+    } else {
+        found.detail.clone()
+    };
+    End {
+        certainty: Some(certainty),
+        basis: Some(format!("{basis} (rule {})", found.rule)),
+        advice: Some(found.advice.clone()),
+        evidence: words.evidence.clone(),
+        ..End::of(reason, detail)
+    }
+}
+
+/// A status of its own, and no rule knows why.
+fn exited(code: i32, words: &LastWords, facts: &ExitFacts) -> End {
+    let child = code.checked_sub(128).and_then(signal_word);
+    let detail = match (&words.exception, child) {
+        (Some(exception), _) => format!("exited with status {code}: {exception}"),
+        (None, Some(signal)) => {
+            format!("exited with status {code}, as a shell does after a child was ended by {signal}")
+        }
+        (None, None) => format!("exited with status {code}"),
+    };
+    let (certainty, advice) = match (child, facts.memory.oom_kills) {
+        (Some("SIGKILL"), Some(0)) => (
+            Some(Certainty::Possible),
+            Some(
+                "somebody or something killed a process of the task; the kernel counted no kill for lack of memory in the task's group",
+            ),
+        ),
+        (Some("SIGKILL"), None) => (
+            Some(Certainty::Possible),
+            Some(
+                "often the kernel for lack of memory, which this worker cannot count: look at its kernel log (dmesg), or ask for more with --memory",
+            ),
+        ),
+        _ => (None, None),
+    };
+    End {
+        certainty,
+        basis: certainty.map(|_| "the exit status alone".to_owned()),
+        advice: advice.map(str::to_owned),
+        evidence: words.evidence.clone(),
+        ..End::of(EndReason::ExitNonzero, detail)
+    }
+}
+
+/// A signal that GPUlayer did not send.
+fn signalled(signal: &str, words: &LastWords, kernel: &[KernelWord<'_>], scene: &Scene) -> End {
+    let fault = kernel.iter().find_map(|word| match word {
+        KernelWord::Fault { line } => Some((*line).to_owned()),
+        _ => None,
+    });
+    let mut end = End::of(EndReason::Signalled, format!("ended by {signal}"));
+    let by_itself = matches!(signal, "SIGSEGV" | "SIGILL" | "SIGFPE" | "SIGABRT" | "SIGTRAP" | "SIGSYS");
+    let shared_memory_is_full = scene.full.iter().any(|volume| volume == "/dev/shm");
+    let (certainty, basis, advice) = match signal {
+        _ if fault.is_some() => (
+            Certainty::Certain,
+            "the kernel log names a process of the task",
+            "a fault in compiled code: `--env PYTHONFAULTHANDLER=1` shows where Python was",
+        ),
+        "SIGBUS" if shared_memory_is_full => (
+            Certainty::Likely,
+            "/dev/shm has no room left",
+            "fewer DataLoader workers, or a larger /dev/shm on the worker",
+        ),
+        "SIGBUS" => (
+            Certainty::Possible,
+            "the wait status alone",
+            "a memory-mapped file that shrank or had no room, or /dev/shm that was full for a while",
+        ),
+        "SIGKILL" if scene.kernel.readable => (
+            Certainty::Possible,
+            "GPUlayer did not send it, and the kernel log names no process of the task",
+            "somebody on the worker killed it: look for other supervisors, or `kill` in scripts",
+        ),
+        "SIGKILL" => (
+            Certainty::Possible,
+            "GPUlayer did not send it, and this worker may not read its kernel log",
+            "often the kernel for lack of memory: look at `dmesg` there, or ask for more with --memory",
+        ),
+        "SIGXCPU" | "SIGXFSZ" => (
+            Certainty::Certain,
+            "only the kernel sends it, when a resource limit is passed",
+            "raise the limit (ulimit) on the worker or in the program",
+        ),
+        "SIGPIPE" => {
+            (Certainty::Likely, "it wrote to a pipe nobody read", "the reader at the other end had gone")
+        }
+        _ if by_itself => (
+            Certainty::Likely,
+            "a signal that programs bring upon themselves",
+            "a fault in the program or a library; `--env PYTHONFAULTHANDLER=1` shows where Python was",
+        ),
+        _ => (
+            Certainty::Possible,
+            "GPUlayer did not send it",
+            "the program sent it to itself, or somebody on the worker did",
+        ),
+    };
+    end.certainty = Some(certainty);
+    end.basis = Some(basis.to_owned());
+    end.advice = Some(advice.to_owned());
+    end.evidence.extend(fault);
+    let room = MOST_EVIDENCE - end.evidence.len();
+    end.evidence.extend(words.evidence.iter().rev().take(room).rev().cloned());
+    end
+}
+
+/// The signal that a shell's status above 128 stands for, where programs do not use it for themselves.
+fn signal_word(number: i32) -> Option<&'static str> {
+    Some(match number {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// No sentence of a program's words grows without end.
+fn bounded(mut end: End) -> End {
+    end.detail = end.detail.map(|text| cut(&text, MOST_CHARACTERS * 4));
+    end.advice = end.advice.map(|text| cut(&text, MOST_CHARACTERS * 2));
+    end.evidence.truncate(MOST_EVIDENCE);
+    end.evidence = end.evidence.iter().map(|line| cut(line, MOST_CHARACTERS)).collect();
+    end
+}
+
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// The end of a task whose shim vanished without writing down how it ended.
+pub fn shim_lost() -> End {
+    let detail =
+        "the task's shim ended without a word (was it killed?); the rest of the task was killed with it";
+    End::of(EndReason::Internal, detail.to_owned())
+}
+
+fn completed(uncollected: &[UncollectedOutput]) -> End {
+    if uncollected.is_empty() {
+        return End::of(EndReason::Completed, None);
+    }
+    let each: Vec<String> =
+        uncollected.iter().map(|output| format!("`{}`: {}", output.name, output.why)).collect();
+    let detail = format!("exited with status 0, but declared outputs are missing: {}", each.join("; "));
+    End {
+        certainty: Some(Certainty::Certain),
+        basis: Some("the workspace was looked through after the end".to_owned()),
+        advice: Some(
+            "paths of outputs are relative to the workspace; mark it `optional` if it may be absent"
+                .to_owned(),
+        ),
+        ..End::of(EndReason::MissingOutput, detail)
+    }
+}
+
+fn timeout_sentence(timeout: Seconds) -> String {
+    format!("ran longer than timeout_s = {}", timeout.millis() as f64 / 1000.0)
+}
+
+fn not_found(spec: &JobSpec, code: i32) -> Option<&'static str> {
+    let Workload::Command(command) = &spec.workload else {
+        return None;
+    };
+    Some(match &command.run {
+        Run::Shell(_) => "the shell itself could not be executed",
+        Run::Argv(argv) if argv.first().is_some_and(|program| program.contains(char::is_whitespace)) => {
+            "the first word of argv is the program alone; use `shell` for a whole command line"
+        }
+        Run::Argv(_) if code == 126 => "make it executable (chmod +x) or name its interpreter first",
+        Run::Argv(argv) if argv.first().is_some_and(|program| program.contains('/')) => {
+            "paths are relative to the task's workspace: send it with the source, or give an absolute path"
+        }
+        Run::Argv(_) => "install it on the worker, or add its folder to PATH with `env`",
+    })
+}
