@@ -241,16 +241,12 @@ impl JobSupervisor {
                 self.tell_settled(worker_id, task_id, false);
                 self.tasks.remove(&task_id);
             }
-            Notice::Freed(worker_id, job_id) => {
-                if let Some(job) = self.jobs.get(&job_id) {
-                    self.tells.freed.do_send(CapacityFreed { worker_id, shape: job.shape.clone() });
-                }
+            Notice::Freed(worker_id, _, shape) => {
+                self.tells.freed.do_send(CapacityFreed { worker_id, shape });
             }
-            Notice::Stale(worker_id, task_id, job_id) => {
-                if let Some(job) = self.jobs.get(&job_id) {
-                    self.stale.insert(task_id, StaleTask { worker_id, shape: job.shape.clone() });
-                    self.tell_stop(worker_id, given_up(task_id));
-                }
+            Notice::Stale(worker_id, task_id, _, shape) => {
+                self.stale.insert(task_id, StaleTask { worker_id, shape });
+                self.tell_stop(worker_id, given_up(task_id));
             }
         }
     }

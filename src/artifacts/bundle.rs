@@ -76,9 +76,12 @@ pub struct LeftOut {
 /// Why something stays behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeftOutReason {
-    /// `.gitignore` or `.gpulayerignore` says so.
+    /// A `.gitignore` says so.
     #[error("ignored")]
     Ignored,
+    /// A `.gpulayerignore` says so.
+    #[error("ignored")]
+    OwnIgnored,
     /// `.git` and its like.
     #[error("version control")]
     VersionControl,
@@ -115,10 +118,19 @@ pub enum LeftOutReason {
 }
 
 impl LeftOutReason {
+    /// Who left it out, for a sentence about something that is missed.
+    pub const fn by(self) -> &'static str {
+        match self {
+            LeftOutReason::Ignored => ".gitignore",
+            LeftOutReason::OwnIgnored => ".gpulayerignore",
+            _ => "the bundle",
+        }
+    }
+
     /// Whether it could not travel (worth a warning), rather than was not meant to.
     pub const fn cannot_travel(self) -> bool {
-        use LeftOutReason::{Cache, Ignored, OwnState, VersionControl, VirtualEnvironment};
-        !matches!(self, Ignored | VersionControl | VirtualEnvironment | Cache | OwnState)
+        use LeftOutReason::{Cache, Ignored, OwnIgnored, OwnState, VersionControl, VirtualEnvironment};
+        !matches!(self, Ignored | OwnIgnored | VersionControl | VirtualEnvironment | Cache | OwnState)
     }
 }
 

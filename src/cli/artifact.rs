@@ -23,7 +23,7 @@ pub(super) async fn run(context: &Context, command: &ArtifactCommand) -> Result<
 async fn put(context: &Context, path: &Path) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
     let parcel = if path.is_dir() {
-        let (parcel, remark) = Parcel::folder(path, &context.settings.places)?;
+        let (parcel, remark, _) = Parcel::folder(path, &context.settings.places)?;
         say(&remark);
         parcel
     } else {

@@ -12,13 +12,18 @@ use super::error::CliError;
 use super::screen::say;
 use super::shown::size;
 use super::spec_building::Draft;
-use crate::artifacts::bundle::{self, LeftOut, PlanOptions, SourceRoot};
+use crate::artifacts::bundle::{self, LeftOut, LeftOutReason, PlanOptions, SourceRoot};
 use crate::client::Client;
 use crate::config::Places;
 use crate::contract::artifact::Digest;
+use crate::contract::job::{LeftOutOfSource, MOST_LEFT_OUT};
 
 /// How many left-out things a line names.
 const NAMED: usize = 4;
+/// What a submission says of left-out things travels as a header: bytes of it at most.
+const MOST_LEFT_OUT_BYTES: usize = 16 << 10;
+/// Bytes in a header that one byte of a path may need.
+const LONGEST_ESCAPE: usize = 6;
 
 /// Something to be stored on the server.
 pub(super) struct Parcel {
@@ -38,6 +43,8 @@ pub(super) struct Baggage {
     parcels: Vec<Parcel>,
     /// `14 files, 1.2 MB · left out: data/ (4.1 GB)`, by the digest of the bundle.
     remarks: Vec<(Digest, String)>,
+    /// What stayed behind of the source, for the server to remember.
+    left_out: Vec<LeftOutOfSource>,
 }
 
 /// How `--source` was given.
@@ -81,7 +88,8 @@ impl Baggage {
         };
         let mut place = PathBuf::new();
         if let Some(SourceRoot { root, cwd }) = root {
-            let parcel = baggage.folder(&root, places)?;
+            let (parcel, left_out) = baggage.folder(&root, places)?;
+            baggage.left_out = left_out;
             draft.spec.insert("source".to_owned(), json!(parcel));
             if cwd != Path::new("") {
                 draft.set_cwd(&cwd.to_string_lossy());
@@ -127,7 +135,7 @@ impl Baggage {
             source,
         })?;
         if found.is_dir() {
-            Ok(json!({ "artifact": self.folder(from, places)?, "path": path, "unpack": true }))
+            Ok(json!({ "artifact": self.folder(from, places)?.0, "path": path, "unpack": true }))
         } else {
             Ok(json!({ "artifact": self.file(from)?, "path": path }))
         }
@@ -140,12 +148,17 @@ impl Baggage {
         Ok(digest)
     }
 
-    fn folder(&mut self, root: &Path, places: &Places) -> Result<Digest, CliError> {
-        let (parcel, remark) = Parcel::folder(root, places)?;
+    fn folder(&mut self, root: &Path, places: &Places) -> Result<(Digest, Vec<LeftOutOfSource>), CliError> {
+        let (parcel, remark, left_out) = Parcel::folder(root, places)?;
         let digest = parcel.digest;
         self.parcels.push(parcel);
         self.remarks.push((digest, remark));
-        Ok(digest)
+        Ok((digest, left_out))
+    }
+
+    /// What stayed behind of the source.
+    pub(super) fn left_out(&self) -> &[LeftOutOfSource] {
+        &self.left_out
     }
 
     /// What is sent along, as paths of this machine with their digests.
@@ -184,7 +197,10 @@ impl Parcel {
     }
 
     /// A folder as a bundle, and the sentence that says what it holds.
-    pub(super) fn folder(root: &Path, places: &Places) -> Result<(Self, String), CliError> {
+    pub(super) fn folder(
+        root: &Path,
+        places: &Places,
+    ) -> Result<(Self, String, Vec<LeftOutOfSource>), CliError> {
         let fault =
             |source: bundle::BundleError| CliError::Bundle { path: root.to_owned(), source: source.into() };
         let own_folders = vec![places.home.clone(), places.state.clone()];
@@ -194,7 +210,11 @@ impl Parcel {
         let made = bundle::digest(&plan, Some(&cache)).map_err(fault)?;
         let remark = remark(made.file_count, made.size_bytes, &made.left_out);
         let origin = Origin::Folder(Box::new(plan));
-        Ok((Self { digest: made.digest, size_bytes: made.size_bytes, origin }, remark))
+        Ok((
+            Self { digest: made.digest, size_bytes: made.size_bytes, origin },
+            remark,
+            remembered(made.left_out),
+        ))
     }
 
     /// Sends the bytes.
@@ -282,6 +302,19 @@ fn landing(from: &Path, place: &Path) -> Option<String> {
     Some(place.join(relative).to_string_lossy().into_owned())
 }
 
+/// What a program may miss later: not what no program reads, and not without end.
+fn remembered(left_out: Vec<LeftOut>) -> Vec<LeftOutOfSource> {
+    let missed =
+        |left: &LeftOut| !matches!(left.reason, LeftOutReason::VersionControl | LeftOutReason::OwnState);
+    let mut room_bytes = MOST_LEFT_OUT_BYTES;
+    let fits = |left: &LeftOut| {
+        room_bytes = room_bytes.saturating_sub(left.path.len() * LONGEST_ESCAPE + 64);
+        room_bytes > 0
+    };
+    let named = left_out.into_iter().filter(missed).take(MOST_LEFT_OUT).take_while(fits);
+    named.map(|left| LeftOutOfSource { by: left.reason.by().to_owned(), path: left.path }).collect()
+}
+
 fn remark(file_count: u64, size_bytes: u64, left_out: &[LeftOut]) -> String {
     let files = if file_count == 1 { "file" } else { "files" };
     let mut text = format!("{file_count} {files}, {}", size(size_bytes));
@@ -309,7 +342,6 @@ fn named(left: &LeftOut) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::artifacts::bundle::LeftOutReason;
 
     #[test]
     fn an_input_is_split_at_its_last_colon() {

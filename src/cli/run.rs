@@ -29,10 +29,11 @@ use super::typed::Typed;
 use super::verdict::{undeclared, verdict};
 use crate::client::{Call, Client, ClientError, Endpoint};
 use crate::contract::ids::JobId;
-use crate::contract::job::{CancelRequest, Job, JobState};
+use crate::contract::job::{CancelRequest, Job, JobState, LEFT_OUT_HEADER, LeftOutOfSource};
 use crate::contract::problem::Warning;
 use crate::domain::placement;
 use crate::domain::spec::{self, ReadOptions};
+use crate::domain::verdict::left_out;
 
 /// After this long in the queue a foreground job says why.
 const REASON_AFTER: Duration = Duration::from_secs(2);
@@ -165,7 +166,10 @@ async fn submitted(
         };
     }
     let call = || {
-        let call = Call::mutate("/v1/jobs").json(&draft.spec)?;
+        let mut call = Call::mutate("/v1/jobs").json(&draft.spec)?;
+        if !baggage.left_out().is_empty() {
+            call = call.header(LEFT_OUT_HEADER, &ascii_json(baggage.left_out()));
+        }
         Ok::<_, CliError>(if options.strict { call.header("prefer", "handling=strict") } else { call })
     };
     // The server has the last word, as it may be newer; but nothing is sent along with what looks faulty from here.
@@ -188,7 +192,8 @@ async fn submitted(
         error => error,
     })?;
     let submitted: Submitted = answer.json()?;
-    for warning in &submitted.warnings {
+    // What was left out is said by `sent …` already.
+    for warning in submitted.warnings.iter().filter(|warning| warning.pointer != left_out::POINTER) {
         let at = match warning.pointer.as_str() {
             "" => String::new(),
             pointer => format!("{}: ", typed.place(pointer)),
@@ -196,6 +201,22 @@ async fn submitted(
         say(&format!("warning: {at}{}", harmless(&warning.detail, false)));
     }
     Ok(Some((submitted.id, answer.json()?)))
+}
+
+/// JSON as a header takes it.
+fn ascii_json(left_out: &[LeftOutOfSource]) -> String {
+    let mut ascii = String::new();
+    for character in serde_json::to_string(left_out).unwrap_or_default().chars() {
+        if character.is_ascii() {
+            ascii.push(character);
+        } else {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                ascii.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    ascii
 }
 
 /// Whether a submission was refused only because what goes along is not there yet.

@@ -16,6 +16,7 @@ use super::verdict::undeclared;
 use crate::contract::event::Event;
 use crate::contract::job::{Job, Page};
 use crate::contract::worker::Task;
+use crate::domain::verdict::left_out;
 
 /// `gpulayer show`.
 pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
@@ -73,15 +74,20 @@ fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String 
             .map(|at| format!("asked to stop at {}", moment(at))),
     );
     if let Some(end) = &job.end {
-        field("reason", Some(end.reason.word().to_owned()));
-        field("", Some(end.detail.clone().unwrap_or_else(|| end.reason.sentence().to_owned())));
+        let detail = end.detail.as_deref().unwrap_or(end.reason.sentence());
+        field("reason", Some(format!("{}: {detail}", end.reason.word())));
+        for (index, line) in end.evidence.iter().enumerate() {
+            field(if index == 0 { "evidence" } else { "" }, Some(line.clone()));
+        }
+        if let Some(certainty) = end.certainty {
+            let basis = end.basis.as_deref().unwrap_or("the reason alone");
+            field("", Some(format!("{}: {basis}", certainty.word())));
+        }
+        field("", end.advice.as_ref().map(|advice| format!("try: {advice}")));
         field("exit status", end.exit_code.map(|code| code.to_string()));
         field("signal", end.signal.clone());
         field("ran", end.duration_s.map(span));
         field("peak memory", end.peak_memory_bytes.map(size));
-        for line in &end.evidence {
-            field("evidence", Some(line.clone()));
-        }
     }
     for file in &job.outputs {
         let what = match &file.link_target {
@@ -96,7 +102,8 @@ fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String 
         job.log_artifact
             .map(|digest| format!("{digest} ({})", next.command(&format!("logs --full {}", tail(job.id))))),
     );
-    for warning in &job.warnings {
+    // What was left out is of interest once it is missed, and then it stands under `try`.
+    for warning in job.warnings.iter().filter(|warning| warning.pointer != left_out::POINTER) {
         field("warning", Some(format!("{} {}", warning.pointer, warning.detail).trim().to_owned()));
     }
     for task in tasks {

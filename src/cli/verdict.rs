@@ -2,11 +2,13 @@
 
 use super::next_step::NextStep;
 use super::shown::{harmless, size, span, tail};
-use crate::contract::end::End;
+use crate::contract::end::{Certainty, End, EndReason};
 use crate::contract::job::{Job, JobState};
 
 /// How many undeclared files are named.
 const NAMED: usize = 5;
+/// Characters of an advice that has room in the last line.
+const MOST_ADVICE: usize = 80;
 
 /// The one line, without line end.
 pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
@@ -15,6 +17,7 @@ pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
     if let Some(end) = &job.end {
         parts.extend(end.duration_s.map(span));
         parts.extend(end.peak_memory_bytes.map(|bytes| format!("peak {}", size(bytes))));
+        parts.extend(try_this(end));
     }
     if !job.outputs.is_empty() && !fetched {
         parts.push(next.command(&format!("fetch {id} --to out")));
@@ -24,6 +27,13 @@ pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
         parts.push(next.command(&format!("show {id}")));
     }
     parts.join(" · ")
+}
+
+/// What to try, where it is known and short enough for the line; `show` has the rest.
+fn try_this(end: &End) -> Option<String> {
+    let sure = end.certainty.is_none_or(|certainty| certainty >= Certainty::Likely);
+    let advice = end.advice.as_ref().filter(|advice| sure && advice.chars().count() <= MOST_ADVICE)?;
+    Some(format!("try: {}", harmless(advice, false)))
 }
 
 /// `succeeded`, or how it ended instead.
@@ -43,7 +53,12 @@ fn outcome(job: &Job) -> String {
 
 fn cause(end: &End) -> Option<String> {
     if let Some(detail) = &end.detail {
-        return Some(harmless(detail.trim_end_matches('.'), false));
+        let detail = harmless(detail.trim_end_matches('.'), false);
+        return Some(if speaks_for_itself(end.reason) {
+            detail
+        } else {
+            format!("{}: {detail}", end.reason.word())
+        });
     }
     match (end.exit_code, &end.signal) {
         (Some(code), _) if code != 0 => Some(format!("exit status {code}")),
@@ -52,6 +67,12 @@ fn cause(end: &End) -> Option<String> {
         _ if end.reason.word() == end.reason.job_state().word() => None,
         _ => Some(end.reason.word().to_owned()),
     }
+}
+
+/// Whether a sentence about it says what the word would.
+const fn speaks_for_itself(reason: EndReason) -> bool {
+    use EndReason::{Cancelled, ExitNonzero, QueueTimedOut, Signalled, TimedOut};
+    matches!(reason, Cancelled | ExitNonzero | QueueTimedOut | Signalled | TimedOut)
 }
 
 /// The files that no output declares and that can still be fetched; `None` when there are none.
@@ -79,7 +100,6 @@ pub(super) fn undeclared(job: &Job, next: &NextStep) -> Option<String> {
 mod tests {
     use super::*;
     use crate::contract::artifact::UndeclaredFile;
-    use crate::contract::end::EndReason;
     use crate::contract::quantity::Seconds;
 
     fn job(state: &str, reason: EndReason, change: impl FnOnce(&mut End)) -> Job {
@@ -105,6 +125,12 @@ mod tests {
         let failed = job("failed", EndReason::ExitNonzero, |end| end.exit_code = Some(3));
         insta::assert_snapshot!(verdict(&failed, &NextStep::default(), false), @"job a7kq2b failed: exit status 3 · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b · gpulayer show a7kq2b");
         let lost = job("failed", EndReason::WorkerLost, |end| end.peak_memory_bytes = None);
+        let greedy = job("failed", EndReason::OomKilled, |end| {
+            end.detail = Some("peak 512 MiB of 512 MiB, 14 s after start".into());
+            end.certainty = Some(Certainty::Certain);
+            end.advice = Some("--memory 1GiB".into());
+        });
+        insta::assert_snapshot!(verdict(&greedy, &NextStep::default(), false), @"job a7kq2b failed: oom_killed: peak 512 MiB of 512 MiB, 14 s after start · 12.4 s · peak 1.2 GB · try: --memory 1GiB · gpulayer logs a7kq2b · gpulayer show a7kq2b");
         let cancelled = job("cancelled", EndReason::Cancelled, |end| end.peak_memory_bytes = None);
         let next = NextStep::after(Some("http://box:8470"));
         insta::assert_snapshot!(verdict(&cancelled, &next, false), @"job a7kq2b cancelled · 12.4 s · gpulayer --server http://box:8470 logs a7kq2b · gpulayer --server http://box:8470 show a7kq2b");

@@ -577,10 +577,17 @@ impl Default for Retry {
 /// How the memory request grows after `oom_killed`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryGrowth {
-    /// Multiplied by this each time, in thousandths on no wire: a number > 1.
+    /// The request is multiplied by this each time: a number above 1, at most 100, with up to 3 decimals.
     pub factor: f64,
-    /// Never more than this.
+    /// Never more than this; above `resources.memory_bytes`.
     pub max_bytes: u64,
+}
+
+impl MemoryGrowth {
+    /// The factor in thousandths: decisions are made in integers.
+    pub fn factor_millis(&self) -> u64 {
+        (self.factor * 1000.0).round() as u64
+    }
 }
 
 /// What an expired lease does.

@@ -102,6 +102,10 @@ pub struct JobStanding {
     pub cancel_requested_at: Option<Timestamp>,
     /// Not placed again before this time (retry backoff).
     pub not_before: Option<Timestamp>,
+    /// The worker that the next placement keeps away from if another would do.
+    pub avoid: Option<WorkerId>,
+    /// What this attempt asks for, once `memory_growth` has raised it above the spec's request.
+    pub memory_bytes: Option<u64>,
     /// How it ended.
     pub end: Option<Box<End>>,
 }
@@ -134,6 +138,8 @@ pub struct TaskRecord {
     pub worker: WorkerId,
     /// When it was placed.
     pub assigned_at: Timestamp,
+    /// The memory it was placed with, when it is not what the spec asks for.
+    pub memory_bytes: Option<u64>,
 }
 
 /// What changes about a task; one row, written whole.

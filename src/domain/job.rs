@@ -16,7 +16,7 @@ use super::change::{Change, JobRecord, JobStanding, StopCause, TaskStanding};
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
 use super::placement::Shape;
 use crate::contract::artifact::Digest;
-use crate::contract::end::End;
+use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
@@ -25,7 +25,7 @@ use crate::contract::quantity::{Seconds, Timestamp};
 use crate::contract::worker::{Phase, TaskState};
 
 pub use finish::late_results;
-pub use place::PlacementRefusal;
+pub use place::{PlacementRefusal, with_memory};
 pub use report::{Judged, ReportRefusal};
 
 /// Added to `timeout_s` in the server's own backstop, so that slow preparation never trips it (CONTRACT,
@@ -59,6 +59,8 @@ pub struct LiveJob {
     scheduled_at: Option<Timestamp>,
     started_at: Option<Timestamp>,
     not_before: Option<Timestamp>,
+    /// What this attempt asks for, once it has grown above the spec's request.
+    memory_bytes: Option<u64>,
     stage: Stage,
 }
 
@@ -134,7 +136,7 @@ pub struct Restored {
     pub queue_deadline: Option<Timestamp>,
     /// What it asks of a machine.
     pub shape: Arc<Shape>,
-    /// The rest.
+    /// The rest. Its `memory_bytes` is in `shape` already.
     pub standing: JobStanding,
     /// Its task that has not ended, with its spec.
     pub task: Option<(Placed, TaskStanding)>,
@@ -159,6 +161,7 @@ impl LiveJob {
             scheduled_at: None,
             started_at: None,
             not_before: None,
+            memory_bytes: None,
             stage: Stage::Queued,
         };
         ledger.change(Change::JobInserted(record, job.standing()));
@@ -194,7 +197,7 @@ impl LiveJob {
             queue_deadline,
             shape,
             spec: None,
-            avoid: None,
+            avoid: standing.avoid,
             attempt: standing.attempt,
             epoch: standing.epoch,
             event_seq: standing.event_seq,
@@ -203,6 +206,7 @@ impl LiveJob {
             scheduled_at: standing.scheduled_at,
             started_at: standing.started_at,
             not_before: standing.not_before,
+            memory_bytes: standing.memory_bytes,
             stage,
         }
     }
@@ -297,6 +301,8 @@ impl LiveJob {
             unreachable_since: None,
             cancel_requested_at: None,
             not_before: self.not_before,
+            avoid: self.avoid,
+            memory_bytes: self.memory_bytes,
             end: None,
         };
         match &self.stage {
@@ -395,9 +401,35 @@ impl LiveJob {
     fn requeue(&mut self, ledger: &mut Ledger, cause: &'static str, pause: Seconds) {
         self.stage = Stage::Queued;
         self.not_before = (pause > Seconds::default()).then(|| ledger.now.plus(pause));
-        self.event(ledger, None, EventType::JobQueued, json!({"cause": cause, "attempt": self.attempt}));
+        let data = json!({"cause": cause, "attempt": self.attempt});
+        self.event(ledger, None, EventType::JobQueued, data);
         self.moved(ledger);
         self.enqueue(ledger);
+    }
+
+    /// Queues the next attempt after an end for this reason, and says what is different about it.
+    fn requeue_after(&mut self, ledger: &mut Ledger, reason: EndReason, pause: Seconds) {
+        self.stage = Stage::Queued;
+        self.not_before = (pause > Seconds::default()).then(|| ledger.now.plus(pause));
+        let mut data = json!({"cause": "retry", "attempt": self.attempt, "after": reason});
+        if let Some(worker) = self.avoid {
+            data["avoid"] = json!(worker);
+        }
+        if let Some(memory_bytes) = self.memory_bytes {
+            data["memory_bytes"] = json!(memory_bytes);
+        }
+        if let Some(time) = self.not_before {
+            data["not_before"] = json!(time);
+        }
+        self.event(ledger, None, EventType::JobQueued, data);
+        self.moved(ledger);
+        self.enqueue(ledger);
+    }
+
+    /// From now on it asks for this much memory.
+    fn ask_for(&mut self, memory_bytes: u64) {
+        self.memory_bytes = Some(memory_bytes);
+        self.shape = Arc::new(self.shape.with_memory(memory_bytes));
     }
 }
 

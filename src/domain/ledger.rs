@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::change::{Change, StopCause};
+use super::placement::Shape;
 use crate::contract::event::{Event, EventType};
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::protocol::Assignment;
@@ -82,10 +83,10 @@ pub enum Notice {
     },
     /// The task is over for the server: no lease, no offer.
     Settled(WorkerId, TaskId),
-    /// The task's resources on the worker are free again.
-    Freed(WorkerId, JobId),
+    /// The task's resources on the worker are free again: those it had, as the job may ask for others by now.
+    Freed(WorkerId, JobId, Arc<Shape>),
     /// The task's resources stay taken until the worker reports its tree gone.
-    Stale(WorkerId, TaskId, JobId),
+    Stale(WorkerId, TaskId, JobId, Arc<Shape>),
     /// Ask again at this time: a limit may have passed.
     Wake(Timestamp, Alarm),
 }

@@ -57,6 +57,13 @@ impl Shape {
         shape
     }
 
+    /// The same with another memory request.
+    pub fn with_memory(&self, memory_bytes: u64) -> Self {
+        let mut shape = self.clone();
+        shape.resources.memory_bytes = Some(memory_bytes);
+        shape
+    }
+
     /// What a task of this shape takes from its worker.
     pub fn amount(&self) -> Amount {
         Amount {

@@ -8,7 +8,7 @@
 mod kernel;
 mod last_words;
 mod launchers;
-mod left_out;
+pub mod left_out;
 mod memory;
 mod rules;
 mod traceback;
@@ -22,8 +22,7 @@ use crate::domain::task_run::WholeLog;
 pub use kernel::KernelLog;
 use kernel::KernelWord;
 use last_words::LastWords;
-pub use left_out::explain_left_out;
-pub use memory::MemoryFacts;
+pub use memory::{MemoryFacts, binary};
 use rules::Status;
 pub use transcript::LastLine;
 

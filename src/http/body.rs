@@ -13,6 +13,7 @@ use serde_path_to_error::Segment;
 use super::document::{self, escaped};
 use super::refusal::Refusal;
 use crate::contract::error_code::ErrorCode;
+use crate::contract::job::{LEFT_OUT_HEADER, LeftOutOfSource};
 use crate::contract::problem::{Fault, Warning};
 use crate::domain::spec;
 
@@ -112,6 +113,12 @@ pub fn wants_strict(request: &HttpRequest) -> bool {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split([',', ';']))
         .any(|preference| preference.trim().eq_ignore_ascii_case("handling=strict"))
+}
+
+/// What the client left out of the source it sent; what cannot be read is nothing, as it decides nothing.
+pub fn left_out(request: &HttpRequest) -> Vec<LeftOutOfSource> {
+    let given = request.headers().get(LEFT_OUT_HEADER).and_then(|value| value.to_str().ok());
+    given.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// The header that asks for strictness.

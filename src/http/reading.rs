@@ -67,10 +67,13 @@ impl EdgeState {
                 ask(|reply| self.ports.desk.explain_queue.do_send(ExplainQueue { job_id: id, reply }));
             // The reason is a courtesy: a job is shown without it rather than late.
             let reason = timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten();
-            job.queue_reason = match reason {
+            let reason = match reason {
                 Some(reason) => Some(self.naming_the_holder(reason).await?),
                 None => None,
             };
+            let reasons = [job.queue_reason.take(), reason];
+            let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+            job.queue_reason = (!reasons.is_empty()).then(|| reasons.join(" · "));
         }
         Ok(job)
     }

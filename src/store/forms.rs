@@ -78,6 +78,8 @@ pub struct JobStandingForm {
     unreachable_since: Option<i64>,
     cancel_requested_at: Option<i64>,
     not_before: Option<i64>,
+    avoid: Option<[u8; 16]>,
+    memory_bytes: Option<i64>,
     end_json: Option<String>,
 }
 
@@ -97,6 +99,8 @@ impl JobStandingForm {
             unreachable_since: standing.unreachable_since.map(|time| time.micros()),
             cancel_requested_at: standing.cancel_requested_at.map(|time| time.micros()),
             not_before: standing.not_before.map(|time| time.micros()),
+            avoid: standing.avoid.map(|id| id.to_bytes()),
+            memory_bytes: standing.memory_bytes.map(signed),
             end_json: standing.end.as_deref().map(json),
         }
     }
@@ -153,6 +157,7 @@ pub struct TaskForm {
     epoch: i64,
     worker: [u8; 16],
     assigned_at: i64,
+    memory_bytes: Option<i64>,
 }
 
 impl From<&TaskRecord> for TaskForm {
@@ -164,6 +169,7 @@ impl From<&TaskRecord> for TaskForm {
             epoch: record.epoch.into(),
             worker: record.worker.to_bytes(),
             assigned_at: record.assigned_at.micros(),
+            memory_bytes: record.memory_bytes.map(signed),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::words;
 use crate::contract::artifact::Digest;
 use crate::contract::event::{Event, EventType};
 use crate::contract::ids::{JobId, TaskId, WorkerId};
-use crate::contract::job::Job;
+use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::Identity;
 use crate::contract::quantity::Timestamp;
 use crate::contract::worker::{Drain, Task};
@@ -23,6 +23,7 @@ use crate::domain::change::{
     JobStanding, OutboxEntry, OutboxId, StopCause, TaskRecord, TaskStanding, TokenRecord, UsedKey,
     WorkerRecord,
 };
+use crate::domain::verdict::{binary, left_out};
 
 fn corrupt(what: &'static str) -> StoreError {
     StoreError::Corrupt { what }
@@ -87,6 +88,8 @@ pub struct JobStandingRow {
     pub unreachable_since: Option<i64>,
     pub cancel_requested_at: Option<i64>,
     pub not_before: Option<i64>,
+    pub avoid: Option<Vec<u8>>,
+    pub memory_bytes: Option<i64>,
     pub end_json: Option<String>,
 }
 
@@ -105,6 +108,8 @@ impl JobStandingRow {
             unreachable_since: time(self.unreachable_since),
             cancel_requested_at: time(self.cancel_requested_at),
             not_before: time(self.not_before),
+            avoid: self.avoid.map(|bytes| worker_id(&bytes, "job_standings.avoid")).transpose()?,
+            memory_bytes: self.memory_bytes.map(|bytes| bytes as u64),
             end: self.end_json.map(|text| json(&text, "job_standings.end_json").map(Box::new)).transpose()?,
         })
     }
@@ -119,13 +124,30 @@ pub struct JobResultsRow {
     pub warnings: String,
 }
 
-/// A job as the API shows it, from its up to three rows. `queue_reason` is not known here.
+/// What the next attempt of a queued job does differently; the scheduler's reason comes on top.
+fn next_attempt(standing: &JobStanding) -> Option<String> {
+    let differs = standing.not_before.is_some() || standing.memory_bytes.is_some();
+    if standing.state != JobState::Queued || !differs {
+        return None;
+    }
+    let mut said = format!("attempt {}", standing.attempt);
+    if let Some(time) = standing.not_before {
+        said.push_str(&format!(", not before {time}"));
+    }
+    if let Some(bytes) = standing.memory_bytes {
+        said.push_str(&format!(", asks for {} of memory after oom_killed", binary(bytes)));
+    }
+    Some(said)
+}
+
+/// A job as the API shows it, from its up to three rows. Of `queue_reason` only what is stored is known here.
 pub fn read_job(
     row: JobRow,
     standing: JobStandingRow,
     results: Option<JobResultsRow>,
 ) -> Result<Job, StoreError> {
     let standing = standing.read()?;
+    let queue_reason = next_attempt(&standing);
     let labels: BTreeMap<String, String> = json(&row.labels, "jobs.labels")?;
     let spec = RawValue::from_string(row.spec).map_err(|_| corrupt("jobs.spec"))?;
     let mut job = Job {
@@ -135,7 +157,7 @@ pub fn read_job(
         labels,
         submitted_by: row.submitted_by,
         state: standing.state,
-        queue_reason: None,
+        queue_reason,
         spec: Arc::from(spec),
         attempt: standing.attempt,
         parent: None,
@@ -166,6 +188,9 @@ pub fn read_job(
             "job_results.warnings",
         )?);
     }
+    if let Some(end) = &mut job.end {
+        left_out::explain(end, &job.warnings);
+    }
     Ok(job)
 }
 
@@ -178,6 +203,7 @@ pub struct TaskRow {
     pub epoch: i64,
     pub worker: Vec<u8>,
     pub assigned_at: i64,
+    pub memory_bytes: Option<i64>,
 }
 
 impl TaskRow {
@@ -189,6 +215,7 @@ impl TaskRow {
             epoch: number(self.epoch, "tasks.epoch")?,
             worker: worker_id(&self.worker, "tasks.worker")?,
             assigned_at: Timestamp::from_micros(self.assigned_at),
+            memory_bytes: self.memory_bytes.map(|bytes| bytes as u64),
         })
     }
 }

@@ -32,6 +32,8 @@ diesel::table! {
         unreachable_since -> Nullable<BigInt>,
         cancel_requested_at -> Nullable<BigInt>,
         not_before -> Nullable<BigInt>,
+        avoid -> Nullable<Binary>,
+        memory_bytes -> Nullable<BigInt>,
         end_json -> Nullable<Text>,
     }
 }
@@ -63,6 +65,7 @@ diesel::table! {
         epoch -> BigInt,
         worker -> Binary,
         assigned_at -> BigInt,
+        memory_bytes -> Nullable<BigInt>,
     }
 }
 

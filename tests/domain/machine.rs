@@ -192,8 +192,8 @@ impl World {
         }
         for notice in ledger.notices {
             match notice {
-                Notice::Freed(_, job_id) => *self.taken.get_mut(&job_id).unwrap() -= 1,
-                Notice::Stale(_, task_id, job_id) => {
+                Notice::Freed(_, job_id, _) => *self.taken.get_mut(&job_id).unwrap() -= 1,
+                Notice::Stale(_, task_id, job_id, _) => {
                     self.stale.insert(task_id, job_id);
                 }
                 Notice::Offer(worker, assignment) => {

@@ -6,3 +6,4 @@ mod machine;
 mod placement;
 mod spec;
 mod spec_round_trip;
+mod verdicts;

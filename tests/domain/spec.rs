@@ -274,6 +274,17 @@ fn how_long_and_how_often() {
             &["/retry/memory_growth/factor"],
             with(json!({"retry": {"memory_growth": {"factor": 1, "max_bytes": 5}}})),
         ),
+        (
+            &["/retry/memory_growth"],
+            with(json!({"retry": {"memory_growth": {"factor": 1.5, "max_bytes": 1000}}})),
+        ),
+        (
+            &["/retry/memory_growth/max_bytes"],
+            with(json!({
+                "resources": {"memory_bytes": 1000},
+                "retry": {"memory_growth": {"factor": 1.5, "max_bytes": 1000}},
+            })),
+        ),
     ];
     refuses("invalid", invalid);
 
@@ -335,10 +346,6 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
         (&["/resources/frameworks"], with(json!({"resources": {"frameworks": {"torch": ">=2.3"}}}))),
         (&["/profile"], with(json!({"profile": "pytorch-cuda"}))),
         (&["/python"], with(json!({"python": {"requirements": ["numpy"]}}))),
-        (
-            &["/retry/memory_growth"],
-            with(json!({"retry": {"memory_growth": {"factor": 1.5, "max_bytes": 1000}}})),
-        ),
         (&["/depends_on"], with(json!({"depends_on": [{"job": JOB}]}))),
         (&["/array"], with(json!({"array": {"count": 3}}))),
         (

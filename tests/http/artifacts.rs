@@ -159,6 +159,7 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
         epoch: 1,
         worker: WORKER,
         assigned_at: gpulayer::clock::now(),
+        memory_bytes: None,
     };
     stand.shared.record(&[Change::TaskInserted(placed), Change::TaskMoved(TASK, task(TaskState::Running))]);
     assert_eq!(call("GET", own).ok(200).body, b"own");

@@ -379,6 +379,8 @@ fn queued() -> JobStanding {
         unreachable_since: None,
         cancel_requested_at: None,
         not_before: None,
+        avoid: None,
+        memory_bytes: None,
         end: None,
     }
 }

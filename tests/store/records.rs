@@ -54,6 +54,8 @@ pub fn standing(state: JobState, event_seq: u64) -> JobStanding {
         unreachable_since: None,
         cancel_requested_at: None,
         not_before: None,
+        avoid: None,
+        memory_bytes: None,
         end: None,
     }
 }
@@ -70,6 +72,7 @@ pub fn task(number: u64, job: u64) -> TaskRecord {
         epoch: 1,
         worker: WorkerId::from_u128(7),
         assigned_at: time(5),
+        memory_bytes: None,
     }
 }
 

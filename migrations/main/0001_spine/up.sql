@@ -32,6 +32,9 @@ CREATE TABLE job_standings (
     unreachable_since   INTEGER,
     cancel_requested_at INTEGER,
     not_before          INTEGER,
+    -- What differs about the next attempt, so that a restart does not forget it.
+    avoid               BLOB,
+    memory_bytes        INTEGER,
     end_json            TEXT
 ) WITHOUT ROWID;
 CREATE INDEX job_standings_live ON job_standings (job_id) WHERE ended_at IS NULL;
@@ -59,7 +62,8 @@ CREATE TABLE tasks (
     attempt     INTEGER NOT NULL,
     epoch       INTEGER NOT NULL,
     worker      BLOB    NOT NULL,
-    assigned_at INTEGER NOT NULL
+    assigned_at INTEGER NOT NULL,
+    memory_bytes INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX tasks_by_job ON tasks (job_id);
 

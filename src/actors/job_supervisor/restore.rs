@@ -9,7 +9,7 @@ use super::keys::KEPT;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::Timestamp;
 use crate::domain::change::{TaskRecord, TaskStanding};
-use crate::domain::job::{LiveJob, Placed, Restored};
+use crate::domain::job::{LiveJob, Placed, Restored, with_memory};
 use crate::domain::ledger::SharedSpec;
 use crate::domain::placement::Shape;
 use crate::store::{Reads, StoreError};
@@ -58,7 +58,7 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
             priority: row.priority,
             submitted_at: row.submitted_at,
             queue_deadline: row.queue_deadline,
-            shape: shapes.read(row.id, row.shape)?,
+            shape: grown(shapes.read(row.id, row.shape)?, row.standing.memory_bytes),
             standing: row.standing,
             task: tasks.remove(&row.id),
         }));
@@ -91,9 +91,15 @@ fn with_specs(
     }
     let placed = tasks.into_iter().filter_map(|(record, standing)| {
         let spec = specs.get(&record.job_id)?.clone();
+        let spec = with_memory(spec, record.memory_bytes);
         Some((record.job_id, (Placed { task_id: record.id, worker: record.worker, spec }, standing)))
     });
     Ok(placed.collect())
+}
+
+/// A shape whose memory request has grown is that job's own.
+fn grown(shape: Arc<Shape>, memory_bytes: Option<u64>) -> Arc<Shape> {
+    memory_bytes.map_or(shape.clone(), |bytes| Arc::new(shape.with_memory(bytes)))
 }
 
 /// Shapes by their stored text: a hundred thousand jobs share a handful.

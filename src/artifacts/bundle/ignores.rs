@@ -10,6 +10,7 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::super::beneath::{RelativePath, join, open_beneath};
+use super::LeftOutReason;
 
 /// The rules of one folder and, behind them, of those above it.
 #[derive(Debug)]
@@ -45,10 +46,15 @@ impl Rules {
         Ok(Some(Rc::new(Self { folder: folder.to_owned(), own, git, above })))
     }
 
-    /// Whether `path`, in this folder or beneath it, stays behind.
-    pub(super) fn ignore(&self, path: &str, is_folder: bool) -> bool {
-        let verdict = self.first(path, is_folder, |rules| rules.own.as_ref());
-        verdict.or_else(|| self.first(path, is_folder, |rules| rules.git.as_ref())).unwrap_or(false)
+    /// Whether `path`, in this folder or beneath it, stays behind, and by whose word.
+    pub(super) fn ignore(&self, path: &str, is_folder: bool) -> Option<LeftOutReason> {
+        match self.first(path, is_folder, |rules| rules.own.as_ref()) {
+            Some(ignored) => ignored.then_some(LeftOutReason::OwnIgnored),
+            None => {
+                let ignored = self.first(path, is_folder, |rules| rules.git.as_ref()).unwrap_or(false);
+                ignored.then_some(LeftOutReason::Ignored)
+            }
+        }
     }
 
     fn first(

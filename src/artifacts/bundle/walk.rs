@@ -158,8 +158,8 @@ impl Walk {
         if is_folder && name == ".venv" {
             return leave_out(LeftOutReason::VirtualEnvironment);
         }
-        if rules.is_some_and(|rules| rules.ignore(path, is_folder)) {
-            return leave_out(LeftOutReason::Ignored);
+        if let Some(reason) = rules.and_then(|rules| rules.ignore(path, is_folder)) {
+            return leave_out(reason);
         }
         match entry.kind {
             FileType::Directory if entry.stat.mode & 0o500 != 0o500 => leave_out(LeftOutReason::Unreadable),
@@ -204,7 +204,7 @@ impl Walk {
         let is_folder = entry.kind == FileType::Directory;
         let deep = path.contains('/');
         let worth_naming = match reason {
-            LeftOutReason::Ignored => is_folder || !deep,
+            LeftOutReason::Ignored | LeftOutReason::OwnIgnored => is_folder || !deep,
             LeftOutReason::Cache => !deep,
             _ => true,
         };
@@ -212,7 +212,7 @@ impl Walk {
             return;
         }
         let (size_bytes, at_least) = match (reason, entry.kind) {
-            (LeftOutReason::Ignored, FileType::Directory) => self.measure(&path),
+            (LeftOutReason::Ignored | LeftOutReason::OwnIgnored, FileType::Directory) => self.measure(&path),
             (_, FileType::RegularFile) => (entry.stat.size_bytes, false),
             _ => (0, false),
         };

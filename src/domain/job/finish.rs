@@ -12,6 +12,10 @@ use crate::domain::change::JobResults;
 
 /// Lines of evidence an end may have.
 const MOST_EVIDENCE: usize = 3;
+/// Bytes of one sentence or line of an end.
+const MOST_SAID_BYTES: usize = 4_096;
+/// Bytes of a signal's name.
+const MOST_SIGNAL_BYTES: usize = 32;
 /// Permission bits of a collected file; set-id and sticky bits do not travel.
 const PERMISSIONS: u32 = 0o777;
 
@@ -86,10 +90,26 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
         }
         _ => {}
     }
+    if end.reason != finish.end.reason {
+        // What the worker concluded was about another end.
+        (end.certainty, end.basis, end.advice) = (None, None, None);
+    }
     end.owner = end.reason.owner();
     end.evidence.truncate(MOST_EVIDENCE);
+    for said in end.evidence.iter_mut().chain(&mut end.detail).chain(&mut end.basis).chain(&mut end.advice) {
+        shorten(said);
+    }
+    end.signal = end.signal.filter(|name| name.len() <= MOST_SIGNAL_BYTES);
     end.duration_s = end.duration_s.map(|span| span.min(Seconds::MAX));
     end
+}
+
+/// Cuts what a worker may say of an end: it is stored with the job and in its events.
+fn shorten(said: &mut String) {
+    if said.len() > MOST_SAID_BYTES {
+        said.truncate(said.floor_char_boundary(MOST_SAID_BYTES));
+        said.push('…');
+    }
 }
 
 const fn is_a_workers_to_say(reason: EndReason) -> bool {
@@ -177,6 +197,20 @@ mod tests {
         for wrong in [EndReason::WorkerLost, EndReason::QueueTimedOut, EndReason::Drained] {
             assert_eq!(reason(&spec, None, &finish(wrong, None)), EndReason::Internal);
         }
+    }
+
+    #[test]
+    fn a_worker_cannot_say_more_than_there_is_room_for() {
+        let mut sent = finish(EndReason::OomKilled, Some(1));
+        let long = "ü".repeat(9_000);
+        sent.end.evidence = vec![long.clone(); 9];
+        sent.end.detail = Some(long.clone());
+        (sent.end.basis, sent.end.advice) = (Some(long.clone()), Some(long.clone()));
+        sent.end.signal = Some(long);
+        let end = Checked::of(&JobSpec::command(["true"]), &run(None), &sent).end;
+        assert_eq!((end.evidence.len(), end.signal), (3, None));
+        let said = [end.detail, end.basis, end.advice, end.evidence.first().cloned()];
+        assert!(said.iter().all(|text| text.as_ref().is_some_and(|text| text.len() < 4_200)));
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl LiveJob {
         self.event(ledger, Some(placed.task_id), EventType::TaskLost, data);
         if stale {
             ledger.tell(Notice::Settled(placed.worker, placed.task_id));
-            ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.id));
+            ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.id, self.shape.clone()));
         } else {
             self.release(ledger, placed);
         }

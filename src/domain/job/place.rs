@@ -25,6 +25,16 @@ pub enum PlacementRefusal {
     },
 }
 
+/// The spec as this attempt runs it: what its processes are held to must be what they were placed with.
+pub fn with_memory(spec: SharedSpec, memory_bytes: Option<u64>) -> SharedSpec {
+    if memory_bytes.is_none() || spec.resources.memory_bytes == memory_bytes {
+        return spec;
+    }
+    let mut grown = (*spec).clone();
+    grown.resources.memory_bytes = memory_bytes;
+    SharedSpec::new(grown)
+}
+
 impl LiveJob {
     /// Gives the job a task on this worker.
     pub fn place(
@@ -47,6 +57,7 @@ impl LiveJob {
         self.scheduled_at = Some(ledger.now);
         self.not_before = None;
         self.spec = None;
+        let spec = with_memory(spec, self.memory_bytes);
         let placed = Placed { task_id, worker, spec };
         let assignment = self.assignment(&placed);
         self.stage = Stage::Scheduled(Box::new(placed));
@@ -57,6 +68,7 @@ impl LiveJob {
             epoch: self.epoch,
             worker,
             assigned_at: ledger.now,
+            memory_bytes: self.memory_bytes,
         }));
         let data = json!({"worker": worker, "attempt": self.attempt, "epoch": self.epoch});
         self.event(ledger, Some(task_id), EventType::JobScheduled, data);

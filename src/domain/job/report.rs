@@ -14,7 +14,7 @@ use crate::contract::protocol::{Finish, Report};
 use crate::contract::worker::{Phase, StuckProcess, TaskState};
 use crate::domain::change::{Change, JobResults};
 use crate::domain::ledger::{Ledger, Notice};
-use crate::domain::retry::retries;
+use crate::domain::retry::{NextAttempt, next_attempt};
 
 /// A report that was taken: the job's state afterwards.
 pub type Judged = Result<JobState, ReportRefusal>;
@@ -125,7 +125,7 @@ impl LiveJob {
         let Checked { end, outputs, warnings } = Checked::of(&placed.spec, &run, finish);
         let row = TaskEnd { log_artifact: finish.log_artifact, ..TaskEnd::ended(&end) };
         self.task_moved(ledger, &placed, Some(&run), row);
-        if self.tries_again(&placed, &run, &end) {
+        if self.next_attempt(&placed, &run, &end).is_some() {
             self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
         }
         self.release(ledger, &placed);
@@ -158,11 +158,14 @@ impl LiveJob {
         reported: Option<Box<Finish>>,
     ) {
         let retry = &placed.spec.retry;
-        if self.tries_again(placed, run, &end) {
+        if let Some(next) = self.next_attempt(placed, run, &end) {
             self.attempt += 1;
             self.avoid = retry.avoid_worker.then_some(placed.worker);
             self.spec = Some(placed.spec.clone());
-            self.requeue(ledger, "retry", retry.backoff_s);
+            if let Some(memory_bytes) = next.memory_bytes {
+                self.ask_for(memory_bytes);
+            }
+            self.requeue_after(ledger, end.reason, retry.backoff_s);
         } else {
             let task = reported.map(|reported| (placed.task_id, reported));
             self.end(ledger, end, task, run.cancel_requested_at);
@@ -170,13 +173,15 @@ impl LiveJob {
     }
 
     /// A job that somebody cancelled has no other attempt, whatever ended this one.
-    fn tries_again(&self, placed: &Placed, run: &Run, end: &End) -> bool {
-        run.cancel_requested_at.is_none() && retries(&placed.spec.retry, self.attempt, end.reason)
+    fn next_attempt(&self, placed: &Placed, run: &Run, end: &End) -> Option<NextAttempt> {
+        let asked = placed.spec.resources.memory_bytes;
+        let next = next_attempt(&placed.spec.retry, self.attempt, end.reason, asked);
+        next.filter(|_| run.cancel_requested_at.is_none())
     }
 
     /// The lease is over and the worker's resources are free.
     pub(super) fn release(&self, ledger: &mut Ledger, placed: &Placed) {
         ledger.tell(Notice::Settled(placed.worker, placed.task_id));
-        ledger.tell(Notice::Freed(placed.worker, self.id));
+        ledger.tell(Notice::Freed(placed.worker, self.id, self.shape.clone()));
     }
 }

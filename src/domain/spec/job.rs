@@ -1,7 +1,7 @@
 //! The top level of a spec: puts the parts together, and reads the limits and retries that belong to no part.
 
 use super::nearest::nearest;
-use super::reader::{Node, Reader, listed, quoted};
+use super::reader::{Node, Pointer, Reader, listed, quoted};
 use super::{environment, files, identity, limits, relations, resources, workload};
 use crate::contract::end::EndReason;
 use crate::contract::quantity::Seconds;
@@ -99,7 +99,8 @@ pub(super) fn read(
     spec.queue_timeout_s = fields.read(reader, "queue_timeout_s", above_zero);
     fields.set(reader, "grace_s", &mut spec.grace_s, from_zero);
     fields.set(reader, "stop_signal", &mut spec.stop_signal, stop_signal);
-    fields.set(reader, "retry", &mut spec.retry, retry);
+    let asked = spec.resources.memory_bytes;
+    fields.set(reader, "retry", &mut spec.retry, |reader, node| retry(reader, node, asked));
     spec.on_unreachable = fields.read(reader, "on_unreachable", |reader, node| {
         reader.word(node, &[("replace", OnUnreachable::Replace), ("wait", OnUnreachable::Wait)])
     });
@@ -133,7 +134,8 @@ fn stop_signal(reader: &mut Reader, node: Node<'_>) -> Option<StopSignal> {
     }
 }
 
-fn retry(reader: &mut Reader, node: Node<'_>) -> Option<Retry> {
+/// `asked` is the memory request.
+fn retry(reader: &mut Reader, node: Node<'_>, asked: Option<u64>) -> Option<Retry> {
     let fields = reader.fields(node, RETRY_FIELDS)?;
     let mut retry = Retry::default();
     fields.set(reader, "max_attempts", &mut retry.max_attempts, |reader, node| {
@@ -144,7 +146,30 @@ fn retry(reader: &mut Reader, node: Node<'_>) -> Option<Retry> {
     });
     fields.set(reader, "backoff_s", &mut retry.backoff_s, from_zero);
     fields.set(reader, "avoid_worker", &mut retry.avoid_worker, Reader::boolean);
-    retry.memory_growth = fields.read(reader, "memory_growth", memory_growth);
+    retry.memory_growth = fields.read(reader, "memory_growth", |reader, node| {
+        let growth = memory_growth(reader, node)?;
+        let asked = match asked {
+            Some(asked) => asked,
+            None => {
+                return reader
+                    .invalid(node.at, "needs `resources.memory_bytes`: there is no request that could grow");
+            }
+        };
+        if growth.max_bytes <= asked {
+            let at = Pointer::Field(&node.at, "max_bytes");
+            return reader
+                .invalid(at, format!("expected more than `resources.memory_bytes`, which is {asked}"));
+        }
+        Some(growth)
+    });
+    let acts = retry.max_attempts > 1
+        && retry.retry_on.iter().any(|cause| ["any", "user", "oom_killed"].contains(&cause.as_str()));
+    if retry.memory_growth.is_some() && !acts {
+        reader.warn(
+            node.at,
+            "`memory_growth` acts only with `max_attempts` above 1 and `oom_killed` (or `user`, `any`) in `retry_on`",
+        );
+    }
     Some(retry)
 }
 
@@ -162,10 +187,19 @@ fn retry_cause(reader: &mut Reader, node: Node<'_>) -> Option<String> {
 
 fn memory_growth(reader: &mut Reader, node: Node<'_>) -> Option<MemoryGrowth> {
     let fields = reader.fields(node, &["factor", "max_bytes"])?;
-    let factor = fields.require(reader, "factor", "a number above 1, at most 100", |reader, node| {
-        let factor = node.value.as_f64().filter(|factor| *factor > 1.0 && *factor <= 100.0);
-        factor.or_else(|| reader.invalid(node.at, "expected a number above 1, at most 100"))
-    });
+    let factor = fields.require(
+        reader,
+        "factor",
+        "a number above 1, at most 100, with up to 3 decimals",
+        |reader, node| {
+            let exact = |factor: &f64| (factor * 1000.0 - (factor * 1000.0).round()).abs() < 1e-5;
+            let factor =
+                node.value.as_f64().filter(|factor| *factor >= 1.001 && *factor <= 100.0 && exact(factor));
+            factor.or_else(|| {
+                reader.invalid(node.at, "expected a number above 1, at most 100, with up to 3 decimals")
+            })
+        },
+    );
     let max_bytes = fields.require(reader, "max_bytes", "the most memory to ask for", Reader::bytes);
     Some(MemoryGrowth { factor: factor?, max_bytes: max_bytes? })
 }

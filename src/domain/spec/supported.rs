@@ -30,7 +30,6 @@ const NOT_YET: &[NotYet] = &[
     row(&["resources", "frameworks"], blank, "frameworks as a requirement"),
     row(&["profile"], |value| value == "cpu" || blank(value), "profiles other than `cpu`"),
     row(&["python"], blank, "Python environments"),
-    row(&["retry", "memory_growth"], blank, "growing memory requests"),
     row(&["depends_on"], blank, "dependencies"),
     row(&["array"], blank, "arrays"),
     row(&["container"], blank, "containers"),

@@ -1,13 +1,17 @@
 //! A file that the program missed, and that stayed behind when its source was sent.
 
 use crate::contract::end::End;
+use crate::contract::job::{LeftOutOfSource, MOST_LEFT_OUT};
 use crate::contract::problem::Warning;
 
 /// Where a submission's warnings about left-out files point.
 pub const POINTER: &str = "/source";
 
+/// Longer names are not remembered.
+const MOST_BYTES: usize = 1_024;
+
 /// Completes an end whose evidence names something that was left out of the source: what to try is then known.
-pub fn explain_left_out(end: &mut End, warnings: &[Warning]) {
+pub fn explain(end: &mut End, warnings: &[Warning]) {
     let said: Vec<&str> = end.evidence.iter().chain(&end.detail).map(String::as_str).collect();
     let missed = warnings
         .iter()
@@ -19,9 +23,18 @@ pub fn explain_left_out(end: &mut End, warnings: &[Warning]) {
     }
 }
 
-/// The warning about one left-out thing: `.gitignore left data/ out`.
-pub fn sentence(by: &str, path: &str) -> String {
-    format!("{by} left {path} out")
+/// The warnings about what a submission left out: `.gitignore left data/ out`. The client's word is taken as it is, only
+/// not without end.
+pub fn warnings(left_out: &[LeftOutOfSource]) -> Vec<Warning> {
+    let fits =
+        |left: &&LeftOutOfSource| left.by.len() + left.path.len() <= MOST_BYTES && !left.path.is_empty();
+    let named = left_out.iter().filter(fits).take(MOST_LEFT_OUT);
+    named
+        .map(|left| Warning {
+            pointer: POINTER.to_owned(),
+            detail: format!("{} left {} out", left.by, left.path),
+        })
+        .collect()
 }
 
 fn read(detail: &str) -> Option<(&str, &str)> {
@@ -70,7 +83,7 @@ mod tests {
         let advised = |line: &str| {
             let mut end = End::of(EndReason::ExitNonzero, None);
             end.evidence.push(line.to_owned());
-            explain_left_out(&mut end, &warnings);
+            explain(&mut end, &warnings);
             end.advice
         };
         let data = Some(".gitignore left data/ out: --input data/ or --here".to_owned());

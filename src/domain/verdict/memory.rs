@@ -109,7 +109,7 @@ fn advice(facts: &ExitFacts, of_machine: bool) -> String {
 }
 
 /// `512 MiB`, `1.5 GiB`; whole numbers below 10 of a unit keep one decimal only when there is one.
-pub(super) fn binary(bytes: u64) -> String {
+pub fn binary(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in UNITS {
         if bytes >> shift > 0 {

@@ -12,6 +12,7 @@ use crate::contract::job::{BatchAnswer, Job};
 use crate::contract::problem::{Fault, Warning};
 use crate::contract::quantity::Timestamp;
 use crate::domain::spec::{self, ReadOptions};
+use crate::domain::verdict::left_out;
 use crate::http::body::{self, BATCH_LIMIT_BYTES, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
@@ -42,7 +43,10 @@ pub async fn one(
         resubmitted(&value, options, &client.name, id, at)
     };
     let job = match Query::none(&request).and_then(|()| read_one(&bytes, options, &client, &state)) {
-        Ok(job) => job,
+        Ok(mut job) => {
+            job.record.warnings.extend(left_out::warnings(&body::left_out(&request)));
+            job
+        }
         Err(refusal) => return first_job(&state, &state.repeated_or(key.as_ref(), refusal)?, again),
     };
     let id = job.record.id;
