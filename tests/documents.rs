@@ -79,5 +79,10 @@ fn every_end_reason_is_explained_with_its_owner() {
         let owner = serde_json::to_string(&reason.owner()).unwrap();
         let row = format!("| `{}` | {} |", reason.word(), owner.trim_matches('"'));
         assert!(page.contains(&row), "docs/TROUBLESHOOTING.md lacks a row that begins {row}");
+        let section = page.split(&format!("### `{}`\n", reason.word())).nth(1).unwrap_or_default();
+        let section = section.split("\n#").next().unwrap_or_default();
+        for title in ["What it means:", "Known from:", "How sure:", "What to try:"] {
+            assert!(section.contains(title), "the section of `{}` lacks `{title}`", reason.word());
+        }
     }
 }

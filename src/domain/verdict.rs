@@ -170,7 +170,8 @@ pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutp
 
 /// The program ran and did not end well.
 fn failed(facts: &ExitFacts) -> End {
-    let scene = facts.scene.as_deref().cloned().unwrap_or_default();
+    let nothing_seen = Scene::default();
+    let scene = facts.scene.as_deref().unwrap_or(&nothing_seen);
     let status = match &facts.exit {
         Exit::Signalled { signal } => Status { exit_code: None, signal: Some(signal) },
         Exit::Exited { code } => Status { exit_code: Some(*code), signal: None },
@@ -178,16 +179,15 @@ fn failed(facts: &ExitFacts) -> End {
     };
     let words = last_words::last_words(&scene.lines, status);
     let kernel = kernel::words(&scene.kernel, &scene.pids, &scene.group);
-    let told = || words.conclusion.as_ref().filter(|found| found.reason != EndReason::ExitNonzero);
-    if let Some(end) = memory::oom_killed(facts, status, told().is_some(), &kernel, &words) {
+    if let Some(end) = memory::oom_killed(facts, status, &kernel, &words) {
         return end;
     }
     if let Some(end) = gpu_fault(&kernel, &words) {
         return end;
     }
     let mut end = match (&words.conclusion, status) {
-        (Some(_), _) => concluded(&words, status, &scene),
-        (None, Status { signal: Some(signal), .. }) => signalled(signal, &words, &kernel, &scene),
+        (Some(_), _) => concluded(&words, status, scene),
+        (None, Status { signal: Some(signal), .. }) => signalled(signal, &words, &kernel, scene),
         (None, _) => exited(status.exit_code.unwrap_or(1), &words, facts),
     };
     if facts.memory.oom_kills.is_some_and(|kills| kills > 0) && end.evidence.len() < MOST_EVIDENCE {

@@ -21,11 +21,10 @@ pub struct MemoryFacts {
     pub oom_killed_after: Option<Seconds>,
 }
 
-/// The end of a task that the kernel took memory from. `explained`: its last words name another cause.
+/// The end of a task that the kernel took memory from.
 pub(super) fn oom_killed(
     facts: &ExitFacts,
     status: Status<'_>,
-    explained: bool,
     kernel: &[KernelWord<'_>],
     words: &LastWords,
 ) -> Option<End> {
@@ -38,6 +37,7 @@ pub(super) fn oom_killed(
         return None;
     }
     let died_of_it = status.signal == Some("SIGKILL") || status.exit_code == Some(137);
+    let explained = words.exception.is_some() || words.conclusion.is_some();
     let long_before = match (facts.duration, facts.memory.oom_killed_after) {
         (Some(duration), Some(after)) => {
             duration.millis().saturating_sub(after.millis()) > LONG_BEFORE_MILLIS
