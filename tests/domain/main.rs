@@ -3,6 +3,7 @@
 
 mod job_states;
 mod machine;
+mod memory_growth;
 mod placement;
 mod spec;
 mod spec_round_trip;

@@ -80,6 +80,9 @@ fn cases() -> Vec<Case> {
         ends(&["dies.py", "7"], EndReason::ExitNonzero, Some(7)),
         ends(&["dies.py", "SIGSEGV"], EndReason::Signalled, None),
         ends(&["dies.py", "SIGKILL"], EndReason::Signalled, None),
+        ends(&["dies.py", "import"], EndReason::ImportError, Some(1)),
+        ends(&["dies.py", "cuda"], EndReason::CudaOutOfMemory, Some(1)),
+        ends(&["dies.py", "nccl"], EndReason::NcclError, Some(1)),
         ends(&["dies.py", "traceback"], EndReason::ExitNonzero, Some(1)),
         ends(&["dies.py", "missing"], EndReason::ExitNonzero, Some(1)),
     ]
@@ -91,7 +94,13 @@ fn says_how_it_ends(_: &House, seen: &Outcome) {
     let signal = way.starts_with("SIG").then_some(way.as_str());
     assert_eq!(end.signal.as_deref(), signal);
     let said = seen.texts(Stream::Stderr).join("\n");
+    let evidence = end.evidence.join("\n");
     match way.as_str() {
+        "import" => assert!(evidence.contains("No module named 'no_such_module_anywhere'"), "{end:?}"),
+        "cuda" => assert!(evidence.contains("RuntimeError: CUDA out of memory."), "{end:?}"),
+        "nccl" => assert!(evidence.contains("RuntimeError: NCCL error in"), "{end:?}"),
+        "traceback" if !evidence.contains("IndexError: list index out of range") => panic!("{end:?}"),
+        "missing" if !evidence.contains("no-such-program-anywhere") => panic!("{end:?}"),
         "traceback" => assert!(said.contains("IndexError: list index out of range"), "{said}"),
         "missing" => assert!(said.contains("FileNotFoundError"), "{said}"),
         _ => assert_eq!(said, ""),

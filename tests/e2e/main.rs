@@ -22,5 +22,6 @@ mod secrets;
 mod stops;
 mod trees;
 mod twins;
+mod verdicts;
 #[path = "../support/volume.rs"]
 mod volume;

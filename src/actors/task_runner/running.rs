@@ -204,7 +204,7 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
     }
 }
 
-fn in_millis(span: Duration) -> Seconds {
+fn in_millis(span: std::time::Duration) -> Seconds {
     Seconds::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 

@@ -37,8 +37,11 @@ pub(super) fn last_words(lines: &[LastLine], status: Status<'_>) -> LastWords {
     if silent {
         // `2>&1 | tee`: the errors are among the prints. A line there is more often a mere report.
         words = heard(&prints, &[], status);
-        if let Some(conclusion) = words.conclusion.as_mut().filter(|_| words.exception.is_none()) {
-            conclusion.certainty = conclusion.certainty.min(Certainty::Possible);
+        if words.exception.is_none() {
+            words.conclusion = words.conclusion.filter(|found| found.back == 0);
+            if let Some(conclusion) = &mut words.conclusion {
+                conclusion.certainty = conclusion.certainty.min(Certainty::Possible);
+            }
         }
     }
     words
