@@ -241,7 +241,7 @@ async fn told_of_drain(context: &Context, client: &Client, worker: &Worker) -> R
     print(&format!("{name} takes no new tasks; {count}{then}"))?;
     for Live { job, task } in &tasks {
         let job_name = harmless(job.name.as_deref().unwrap_or_default(), false);
-        print(&format!("  {} · job …{} {job_name}", task.id, tail(job.id)).trim_end().to_owned())?;
+        print(format!("  {} · job …{} {job_name}", task.id, tail(job.id)).trim_end())?;
     }
     let word = quoted(&worker.name);
     say(&format!(

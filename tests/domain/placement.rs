@@ -421,3 +421,35 @@ fn a_worker_without_the_secret_is_left_out_until_it_has_it() {
     pool.worker_secrets(worker(2), vec!["HF_TOKEN".to_owned()]);
     assert_eq!(verdict(&wanting, &pool), Verdict::Fits);
 }
+
+#[test]
+fn a_draining_worker_gets_nothing_says_so_and_one_that_was_never_up_stays_drained() {
+    let wants = shape(1000, None);
+    let mut pool = pool_of(&[(1000, 1)]);
+    pool.worker_draining(worker(1), true);
+    let mut queue = queue_of(&[job(1, 0, 0, &wants)]);
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), []);
+    assert_eq!(queue_reason(&wants, &pool), "1 worker: draining");
+    assert!(!never_fits(&queue_reason(&wants, &pool)), "it may be resumed");
+    // Its coming back from a restart of its own does not end the drain.
+    pool.worker_up(worker(1), "w1", WorkerKind::Remote, 8, &machine(1000, 1));
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), []);
+    pool.worker_draining(worker(1), false);
+    assert_eq!(placed(&place(&mut queue, &mut pool, UNBOUNDED)), [(1, 1)]);
+    pool.worker_draining(worker(2), true);
+    pool.worker_up(worker(2), "w2", WorkerKind::Remote, 1, &machine(1000, 1));
+    assert_eq!(verdict(&wants, &pool), Verdict::NotNow, "one is full, the other was told before it was up");
+}
+
+#[test]
+fn a_worker_that_left_is_named_no_more_and_forgotten_when_nothing_is_held_there() {
+    let wants = shape(1000, None);
+    let mut pool = pool_of(&[(2000, 1), (2000, 1)]);
+    pool.reserve(worker(1), wants.amount()).unwrap();
+    pool.worker_left(worker(1));
+    pool.worker_left(worker(2));
+    assert_eq!(queue_reason(&wants, &pool), "no worker is connected");
+    assert!(pool.worker(worker(1)).is_some(), "what it holds is still on the books");
+    pool.release(worker(1), wants.amount()).unwrap();
+    assert_eq!((pool.worker(worker(1)), pool.worker(worker(2))), (None, None));
+}

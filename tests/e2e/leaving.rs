@@ -138,3 +138,21 @@ async fn a_command_given_while_a_daemon_leaves_waits_for_it_and_starts_the_next(
     assert!(output.status.success(), "{output:?}");
     assert!(house.run(&["down", "--yes"]).status.success());
 }
+
+#[actix_rt::test]
+async fn a_second_down_says_what_it_waits_for() {
+    let house = House::new();
+    let daemon = house.daemon().await;
+    let id = deaf(&house, 1000).await;
+    let (mut first, _) = down(&house);
+    let mut second = house.command(&["down", "--yes"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(second.stderr.take().unwrap()).lines();
+    let line = said.next().unwrap().unwrap();
+    assert!(
+        line.contains("waiting for another command") && line.contains(&daemon.pid().to_string()),
+        "{line}"
+    );
+    let kill = json!({"now": true});
+    house.client().post::<Value>(&format!("/v1/jobs/{id}/cancel"), &kill).await.unwrap();
+    assert!(first.wait().unwrap().success() && second.wait().unwrap().success());
+}
