@@ -106,6 +106,9 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    // Each case makes an index of its own, which takes most of the time.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn no_form_of_a_secret_shows_however_the_stream_is_cut(
         before in noise(), after in noise(), form in any::<prop::sample::Index>(), size in 1usize..40
