@@ -86,7 +86,7 @@ pub fn elision_mark(lines: u64, bytes: u64, kept: Kept) -> String {
         Kept::UpToTheLimit => "the log artifact ends before them, at log_full_max_bytes",
         Kept::InPart => "they are missing from the log artifact too: the worker's disk was full",
     };
-    format!("… {} lines, {} elided here; {kept} …", grouped(lines), size(bytes))
+    format!("… {}, {} elided here; {kept} …", counted_lines(lines), size(bytes))
 }
 
 /// What became of the text that was left out of the lines.
@@ -100,8 +100,13 @@ pub enum Kept {
     InPart,
 }
 
+/// `48,112 lines`, `1 line`.
+pub fn counted_lines(lines: u64) -> String {
+    if lines == 1 { "1 line".to_owned() } else { format!("{} lines", grouped(lines)) }
+}
+
 /// `48,112`.
-pub fn grouped(number: u64) -> String {
+fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {

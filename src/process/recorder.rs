@@ -86,7 +86,8 @@ struct Keeper {
     /// From the first record that was left out on.
     overflow: Option<Overflow>,
     flood: bool,
-    tail: Tail,
+    /// One for each stream: what floods the one must not hide the last words of the other.
+    tails: [Tail; 2],
     glimpse: Rarer,
 }
 
@@ -104,7 +105,7 @@ impl Recorder {
                 differs: false,
                 overflow: None,
                 flood: false,
-                tail: Tail::default(),
+                tails: Default::default(),
                 glimpse: Rarer::new(GLIMPSE),
             },
             snapshot: Rarer::new(SNAPSHOT),
@@ -170,7 +171,7 @@ impl Recorder {
         }
         let keeper = &mut self.keeper;
         if keeper.flood {
-            keeper.show_newest(TAIL_BYTES as u64 * 2, now);
+            keeper.show_newest(TAIL_BYTES as u64 * 4, now);
         }
         let lost = keeper.spool.has_lost();
         keeper.spool.finish(now.time);
@@ -221,7 +222,9 @@ impl Keeper {
         if let Some(overflow) = &mut self.overflow {
             overflow.write(piece);
         }
-        self.tail.push(time, stream, close, piece);
+        let [stdout, stderr] = &mut self.tails;
+        let tail = if stream == Stream::Stderr { stderr } else { stdout };
+        tail.push(time, stream, close, piece);
     }
 
     fn look_at_flood(&mut self, now: Moment) {
@@ -235,7 +238,10 @@ impl Keeper {
 
     /// Puts the newest lines into the spool, with a mark before them if any were left out; whether they were.
     fn show_newest(&mut self, budget_bytes: u64, now: Moment) -> bool {
-        let newest = self.tail.take(budget_bytes);
+        let [stdout, stderr] = &mut self.tails;
+        let of_stderr = stderr.take(budget_bytes / 2);
+        let mut newest = stdout.take(budget_bytes - of_stderr.cost_bytes);
+        newest.join(of_stderr);
         let left_out = newest.left_out_bytes > 0;
         if left_out {
             let kept = self.overflow.as_ref().map_or(Kept::InPart, Overflow::kept);
@@ -315,6 +321,20 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_of_one_stream_does_not_hide_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::new(folder.path(), LogLimits { budget_bytes: 500, ..LogLimits::default() });
+        let began = Instant::now();
+        recorder.take(0, &b"flood\n".repeat(50_000), moment(began, 0));
+        recorder.take(1, b"Traceback: why\n", moment(began, 1));
+        recorder.take(0, &[b"flood\n".repeat(50_000).as_slice(), b"LAST\n"].concat(), moment(began, 2));
+        recorder.finish(moment(began, 3));
+        let texts = texts(folder.path());
+        assert_eq!(texts.last().unwrap(), &(Stream::Stdout, "LAST".to_owned()));
+        assert!(texts.contains(&(Stream::Stderr, "Traceback: why".to_owned())));
+    }
+
+    #[test]
     fn the_whole_text_ends_at_its_limit_and_the_marks_say_so() {
         let folder = tempfile::tempdir().unwrap();
         let limits = LogLimits { budget_bytes: 500, refill_bytes_per_s: 0, full_max_bytes: 1000 };
@@ -341,7 +361,7 @@ mod tests {
         recorder.take(0, b"LAST\n", now);
         assert_eq!(recorder.finish(now), WholeLog::Broken);
         let texts = texts(&folder.path().join("absent"));
-        assert!(texts[0].1.ends_with("lines are missing here: the worker's disk was full"), "{}", texts[0].1);
+        assert!(texts[0].1.ends_with("lines missing here: the worker's disk was full"), "{}", texts[0].1);
         assert_eq!(texts.last().unwrap().1, "LAST");
     }
 
@@ -404,7 +424,7 @@ mod tests {
                 }
             }
             if !input.contains(&b'\r') && !input.contains(&b'y') {
-                let elided: u64 = marks.iter().map(|mark| number_before(mark, "lines")).sum();
+                let elided: u64 = marks.iter().map(|mark| number_before(mark, "line")).sum();
                 let ends = input.split_inclusive(|byte| *byte == b'\n').count() as u64;
                 prop_assert_eq!(elided + (texts.len() - marks.len()) as u64, ends);
             }

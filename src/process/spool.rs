@@ -18,6 +18,7 @@ use super::lines::Close;
 use super::remark::remark;
 use crate::contract::log::Stream;
 use crate::contract::quantity::Timestamp;
+use crate::domain::log_budget::counted_lines;
 
 pub(super) const HEAD_BYTES: usize = 13;
 const CLOSE_SHIFT: u8 = 2;
@@ -229,8 +230,7 @@ impl Spool {
 }
 
 fn lost_mark(lines: u64) -> String {
-    let lines = crate::domain::log_budget::grouped(lines);
-    format!("{lines} lines are missing here: the worker's disk was full")
+    format!("{} missing here: the worker's disk was full", counted_lines(lines))
 }
 
 #[cfg(test)]

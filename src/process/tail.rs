@@ -1,4 +1,4 @@
-//! The newest lines of a flood: what is kept of a task's words while they come faster than its budget.
+//! The newest lines of a flood, of each stream: what is kept of a task's words while they come faster than its budget.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,7 +24,7 @@ struct Piece {
     bytes: Vec<u8>,
 }
 
-/// A ring of lines.
+/// A ring of one stream's lines.
 #[derive(Default)]
 pub(super) struct Tail {
     pieces: VecDeque<Piece>,
@@ -48,6 +48,19 @@ pub(super) struct Newest {
     pub(super) left_out_lines: u64,
     pub(super) left_out_bytes: u64,
     pub(super) lines: Vec<Line>,
+    /// What the lines cost in the spool.
+    pub(super) cost_bytes: u64,
+}
+
+impl Newest {
+    /// Puts another stream's lines among these, by their time.
+    pub(super) fn join(&mut self, other: Newest) {
+        self.left_out_lines += other.left_out_lines;
+        self.left_out_bytes += other.left_out_bytes;
+        self.cost_bytes += other.cost_bytes;
+        self.lines.extend(other.lines);
+        self.lines.sort_by_key(|line| line.time);
+    }
 }
 
 impl Tail {
@@ -110,12 +123,14 @@ impl Tail {
         for piece in self.pieces.drain(..) {
             split(&piece, &mut lines);
         }
-        let mut cost = 0;
-        let fit = lines.iter().rev().take_while(|line| {
-            cost += (HEAD_BYTES + line.shown.len()) as u64;
-            cost <= budget_bytes
-        });
-        let fit = fit.count();
+        let (mut cost_bytes, mut fit) = (0, 0);
+        for line in lines.iter().rev() {
+            let cost = cost_bytes + (HEAD_BYTES + line.shown.len()) as u64;
+            if cost > budget_bytes {
+                break;
+            }
+            (cost_bytes, fit) = (cost, fit + 1);
+        }
         lines.drain(..lines.len() - fit);
         let shown_bytes: u64 = lines.iter().map(|line| line.raw_bytes).sum();
         let shown_lines = lines.iter().filter(|line| line.close.ends_line()).count() as u64;
@@ -123,6 +138,7 @@ impl Tail {
             left_out_lines: self.lines.saturating_sub(shown_lines),
             left_out_bytes: self.bytes.saturating_sub(shown_bytes),
             lines,
+            cost_bytes,
         };
         (self.held_bytes, self.lines, self.bytes) = (0, 0, 0);
         newest

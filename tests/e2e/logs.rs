@@ -192,7 +192,7 @@ async fn a_log_whose_spool_is_damaged_says_what_it_lost() {
     assert_eq!(job.state, JobState::Succeeded);
     let log = house.log(id).await;
     assert_eq!(log[..3], ["line 1", "line 2", "line 3"]);
-    assert!(log[3].starts_with("1 lines are lost here"), "{log:?}");
+    assert!(log[3].starts_with("1 line lost here"), "{log:?}");
     assert!(
         job.warnings.iter().any(|warning| warning.detail.starts_with("the log lacks")),
         "{:?}",

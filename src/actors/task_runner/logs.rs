@@ -7,7 +7,7 @@ use crate::client::worker_channel::ChannelError;
 use crate::clock;
 use crate::contract::log::{LogRecord, Stream};
 use crate::contract::protocol::{Assignment, LogsRequest};
-use crate::domain::log_budget::grouped;
+use crate::domain::log_budget::counted_lines;
 use crate::domain::task_run::Event;
 use crate::process::{ProcessError, SpoolBatch, SpoolReader};
 
@@ -33,8 +33,8 @@ pub(super) async fn upload(
         Err(error) => said(&error),
     };
     tracing::error!(%task_id, first_n, through_n, why, "the rest of a log is lost");
-    let lines = grouped(through_n.saturating_sub(first_n).saturating_add(1));
-    let text = format!("{lines} lines are lost here: {why}");
+    let lines = counted_lines(through_n.saturating_sub(first_n).saturating_add(1));
+    let text = format!("{lines} lost here: {why}");
     let records = vec![LogRecord { time: clock::now(), stream: Stream::System, text }];
     let event = match send(around, assignment, SpoolBatch { first_n, records }, through_n).await {
         Event::LogsAcknowledged { .. } => Event::LogsLost { first_n, last_n: through_n, why },
