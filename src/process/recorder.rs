@@ -323,7 +323,8 @@ mod tests {
     #[test]
     fn a_flood_of_one_stream_does_not_hide_the_other() {
         let folder = tempfile::tempdir().unwrap();
-        let mut recorder = Recorder::new(folder.path(), LogLimits { budget_bytes: 500, ..LogLimits::default() });
+        let mut recorder =
+            Recorder::new(folder.path(), LogLimits { budget_bytes: 500, ..LogLimits::default() });
         let began = Instant::now();
         recorder.take(0, &b"flood\n".repeat(50_000), moment(began, 0));
         recorder.take(1, b"Traceback: why\n", moment(began, 1));
