@@ -17,18 +17,19 @@ const TICK_US: u64 = 10_000;
 
 fn main() {
     process::run_if_shim();
-    let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(4);
+    let rounds: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(4);
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(measure(rounds));
 }
 
 async fn measure(rounds: u32) {
-    let mut spent_us = [0_u64; 2];
+    // The best round of each: a busy machine only ever adds.
+    let mut best_us = [u64::MAX; 2];
     for _ in 0..rounds {
-        for (with_groups, spent_us) in [false, true].into_iter().zip(&mut spent_us) {
-            *spent_us += round(with_groups).await;
+        for (with_groups, best_us) in [false, true].into_iter().zip(&mut best_us) {
+            *best_us = round(with_groups).await.min(*best_us);
         }
     }
-    let per_task = spent_us.map(|spent_us| spent_us / u64::from(rounds * TASKS_PER_ROUND));
+    let per_task = best_us.map(|best_us| best_us / u64::from(TASKS_PER_ROUND));
     println!(
         "CPU per task: {} us without groups, {} us with them ({:+.1} %)",
         per_task[0],

@@ -269,6 +269,8 @@ async fn what_does_not_die_is_told_about_and_holds_up_nothing_else() {
     let mut process = bench.pool.launch(launch.clone()).await.unwrap();
     until_printed(&launch.task_folder, "READY").await;
     let stuck = noted_pids(&launch.task_folder)[0];
+    let comm = format!("/proc/{stuck}/comm");
+    until("the exec", || std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep")).await;
     let Some(frozen) = Frozen::freeze(stuck) else {
         eprintln!(
             "NOT TESTED: no process can be kept from dying here, {} is not there for this user",
