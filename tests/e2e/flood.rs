@@ -26,7 +26,7 @@ sys.stderr.write(f"{n}\n")
 
 #[actix_rt::test]
 async fn a_flood_leaves_memory_bounded_its_last_line_there_and_others_served() {
-    let seconds: u64 = std::env::var("GPULAYER_FLOOD_S").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let seconds: u64 = std::env::var("GPULAYER_FLOOD_S").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let house = House::new();
     let daemon = house.daemon().await;
     let mut spec = argv(&["python3", "-c", PRINTS, &seconds.to_string()]);

@@ -18,6 +18,7 @@ use crate::house::{House, alive, eventually};
 use crate::processes;
 
 const FLOOD_LINES: usize = 20_000;
+const HUNGRY_BYTES: u64 = 128 << 20;
 const SECRET: &str = "correct/horse battery+staple=47";
 
 /// One program, and what must come of it.
@@ -58,9 +59,28 @@ const fn ends(words: &'static [&'static str], reason: EndReason, exit_code: Opti
     Case { words, outputs: &[], reason, exit_code, check: says_how_it_ends }
 }
 
-/// Every program of `tests/e2e/programs`.
-fn cases() -> Vec<Case> {
+/// Every program of `tests/e2e/programs`; the hungry one only where the worker can hold it to its limit.
+async fn cases(house: &House) -> Vec<Case> {
+    let worker = eventually("the worker", async || {
+        let workers: Value = house.client().get("/v1/workers").await.unwrap();
+        workers["items"].get(0).cloned()
+    })
+    .await;
+    let mut cases = all_cases();
+    if worker["capabilities"]["limits"]["memory"] != json!(true) {
+        println!("memory is not limited here: eats_memory.py is left out");
+        cases.retain(|case| case.words[0] != "eats_memory.py");
+    }
+    cases
+}
+
+fn all_cases() -> Vec<Case> {
     vec![
+        Case {
+            reason: EndReason::OomKilled,
+            exit_code: Some(1),
+            ..case(&["eats_memory.py"], it_ate_all_it_had)
+        },
         Case { reason: EndReason::Cancelled, exit_code: None, ..case(&["deaf_tree.py"], |_, _| ()) },
         case(&["holds_stdout.sh"], |_, seen| assert_eq!(seen.stdout(), ["parent done"])),
         case(&["prints_much.py", "20000"], prints_all_of_it),
@@ -136,6 +156,12 @@ fn bytes_are_readable(_: &House, seen: &Outcome) {
         "{rest:?}"
     );
     assert!(rest[3].contains("é 🚀") && rest[4] == "no line end", "{rest:?}");
+}
+
+fn it_ate_all_it_had(_: &House, seen: &Outcome) {
+    let peak = seen.job.end.as_ref().unwrap().peak_memory_bytes.unwrap();
+    assert!((HUNGRY_BYTES / 2..=HUNGRY_BYTES).contains(&peak), "{peak}");
+    assert_eq!(seen.stdout(), ["the child ended with 9"]);
 }
 
 fn its_file_is_there(_: &House, seen: &Outcome) {
@@ -230,6 +256,9 @@ impl Run {
             "outputs": outputs,
             "grace_s": 0.2,
         });
+        if case.words[0] == "eats_memory.py" {
+            spec["resources"]["memory_bytes"] = json!(HUNGRY_BYTES);
+        }
         if case.words[0] == "spills_secret.py" {
             let secret = house.path().join("secret");
             std::fs::write(&secret, SECRET).unwrap();
@@ -292,7 +321,7 @@ impl Run {
 async fn submit_all(house: &House, copies: usize, extra: Value) -> Vec<Run> {
     let mut runs = Vec::new();
     for _ in 0..copies {
-        for case in cases() {
+        for case in cases(house).await {
             runs.push(Run::submit(house, case, extra.clone()).await);
         }
     }
@@ -352,7 +381,7 @@ async fn under_a_timeout_of_a_second_every_program_ends_by_itself_or_is_stopped(
 async fn cancelled_in_its_first_moments_every_program_ends_once() {
     let house = House::new();
     let _daemon = house.daemon().await;
-    let cancelling = cases().into_iter().map(|case| async {
+    let cancelling = cases(&house).await.into_iter().map(|case| async {
         let run = Run::submit(&house, case, json!({})).await;
         tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..50))).await;
         run.cancel(&house).await;
