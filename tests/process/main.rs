@@ -1,5 +1,5 @@
 //! Shims with real programs: how tasks start, talk, end and are ended, and that nothing is left of them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod adoption;
 mod bench;

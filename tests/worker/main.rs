@@ -1,6 +1,6 @@
 //! A worker with real shims and programs, and a server that only records: what is reported, in which order, and
 //! what is left on the machine.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod files;
 mod lost_shims;
