@@ -287,7 +287,7 @@ mod tests {
         fs::write(tree.join(OsStr::from_bytes(b"\xff\nname")), "x").unwrap();
         symlink(elsewhere.path(), tree.join("away")).unwrap();
         symlink("/", tree.join("closed/root")).unwrap();
-        fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
         remove_tree(&tree).unwrap();
         assert!(!tree.exists());
         assert!(elsewhere.path().join("mine").exists());

@@ -77,7 +77,7 @@ impl NoCoreFiles {
 
 impl Drop for NoCoreFiles {
     fn drop(&mut self) {
-        set(self.before.clone());
+        set(self.before);
     }
 }
 

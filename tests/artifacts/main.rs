@@ -1,5 +1,5 @@
 //! The artifact store, bundles, unpacking and collection on a real file system.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 
 mod bundles;
 mod collecting;

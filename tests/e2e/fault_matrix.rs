@@ -190,7 +190,7 @@ impl Matrix {
             Blow::FrozenShim => freeze(&chosen(1), frozen).await,
         }
         tokio::time::sleep(away).await;
-        if self.far.is_none() && away.as_millis() % 2 == 0 {
+        if self.far.is_none() && away.as_millis().is_multiple_of(2) {
             // It is back before its server.
             self.far = Some(FarWorker::start(&self.house, &url(&self.house)));
         }

@@ -1,6 +1,6 @@
 //! The real binaries on a temporary home: crashes, cancels, two of everything. Nothing here sleeps to
 //! synchronise; what crosses processes is awaited on its condition, with a deadline.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 
 mod command_line;
 mod crashes;

@@ -34,7 +34,7 @@ async fn a_registration_whose_answer_was_lost_leaves_no_second_worker() {
         (answer["worker_id"].clone(), ids.collect::<Vec<_>>())
     };
     let (first, listed) = names("one").await;
-    assert_eq!(listed, [first.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&first));
     let (again, listed) = names("one").await;
     assert_eq!(listed, [again], "nobody has the first one's session");
     daemon.kill();

@@ -114,7 +114,7 @@ fn escaped(bytes: &[u8], found: &mut BTreeSet<Vec<u8>>) {
     let is_text = matches!(text, std::borrow::Cow::Borrowed(_));
     if is_text {
         for style in TEXT_STYLES {
-            found.insert(text.chars().map(|letter| style(letter)).collect::<String>().into_bytes());
+            found.insert(text.chars().map(style).collect::<String>().into_bytes());
         }
     }
     // Python's bytes: all that is not ASCII, and control characters, as `\xNN`.
