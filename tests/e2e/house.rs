@@ -149,7 +149,14 @@ impl House {
         let (mut lines, mut after) = (Vec::new(), 0);
         loop {
             let path = format!("/v1/jobs/{id}/logs?limit=500&after={after}");
-            let page: Sequence<LogLine> = self.client().get(&path).await.unwrap();
+            // A daemon that was just killed, and the next that is not there yet, are waited out.
+            let page = eventually("a page of the log", async || {
+                match self.client().get::<Sequence<LogLine>>(&path).await {
+                    Err(error) if error.is_connection() => None,
+                    page => Some(page.unwrap()),
+                }
+            })
+            .await;
             if page.next_after == after {
                 return lines;
             }

@@ -13,7 +13,7 @@ use gpulayer::contract::ids::JobId;
 use gpulayer::contract::job::{Job, JobState};
 use serde_json::{Value, json};
 
-use crate::house::{GPULAYER, House, eventually};
+use crate::house::{House, binary, eventually};
 
 const SECRET: &str = "s3cr3t/Value+with=signs&more";
 
@@ -127,7 +127,7 @@ fn search_files(folder: &Path, except: &Path) -> usize {
 
 /// Daemon, worker and shims: all are this binary.
 fn search_processes() -> usize {
-    let own = Path::new(GPULAYER).canonicalize().unwrap();
+    let own = binary("gpulayer").canonicalize().unwrap();
     let mut searched = 0;
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         if std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == own) {
