@@ -195,22 +195,15 @@ impl Drop for House {
             println!("kept: {own}");
             self.folder.disable_cleanup(true);
         }
-        // Nobody's group: what is in it has lost everything else that would tell it apart.
-        for worker in [self.state().join("worker"), self.path().join("far")] {
-            for group in processes::groups(&worker) {
-                for pid in processes::members(&group) {
-                    processes::signal(pid, rustix::process::Signal::KILL);
-                }
-                // It is removed when the last of them has ended; a test that is over does not wait for that.
-                let _ = std::fs::remove_dir(group);
-            }
-        }
         for pid in pids(|environ, folder| {
             let shim = std::fs::read_link(folder.join("cwd"))
                 .is_ok_and(|cwd| cwd.to_string_lossy().starts_with(&own));
             environ.contains("GPULAYER_TASK_ID=") && environ.contains(&own) || shim
         }) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        for worker in [self.state().join("worker"), self.path().join("far")] {
+            processes::remove_groups(&worker);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A look at this machine's processes: those of a house, by what they carry, and their shims.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -47,10 +48,27 @@ pub fn groups(worker_folder: &Path) -> Vec<PathBuf> {
     folders.filter(|path| path.file_name().is_some_and(|name| name != "worker")).collect()
 }
 
-/// Who is in a control group, its subgroups left out.
-pub fn members(group: &Path) -> Vec<u32> {
-    let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|pid| pid.parse().ok()).collect()
+/// Kills whoever is in a worker's control groups, and removes them all: what is in them has lost everything else that
+/// would tell it apart, and a house that is gone has no next start to sweep them.
+pub fn remove_groups(worker_folder: &Path) {
+    let bases = std::fs::read_to_string(worker_folder.join("groups")).unwrap_or_default();
+    for base in bases.lines().map(Path::new) {
+        let began = Instant::now();
+        while base.exists() && began.elapsed() < Duration::from_secs(2) {
+            let beneath = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
+            for group in beneath.filter(|path| path.is_dir()) {
+                let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+                for pid in members.lines().filter_map(|pid| pid.parse().ok()) {
+                    signal(pid, Signal::KILL);
+                }
+                // Refused while one of them is still ending.
+                let _ = std::fs::remove_dir(group);
+            }
+            if std::fs::remove_dir(base).is_err() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
 }
 
 /// The letter that /proc gives a process's state; `None` when it is gone.
