@@ -1,8 +1,9 @@
 //! Puts one input into a workspace: a private copy (a reflink where possible), never a link into a cache.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 
 use super::beneath::{RelativePath, create_file, make_folders, split};
 use super::copy::copy_contents;
@@ -10,7 +11,8 @@ use super::unpack::{UnpackError, UnpackLimits, file_mode, unpack};
 use crate::contract::spec::InputMode;
 
 /// Copies the artifact `source` to `path` beneath `workspace`, or extracts it there; folders are made, a file
-/// in the way is replaced. [`InputMode::Ro`] gives 0444, [`InputMode::Rw`] 0644.
+/// in the way is replaced. [`InputMode::Ro`] gives 0444, [`InputMode::Rw`] 0644; bytes have no mode of their own, so
+/// those of a program can be executed too.
 pub fn place_input(
     source: &File,
     workspace: BorrowedFd<'_>,
@@ -27,6 +29,16 @@ pub fn place_input(
     let (folder, name) = split(shown);
     let size_bytes = source.metadata().map_err(UnpackError::at(shown))?.len();
     let folder = make_folders(workspace, folder).map_err(UnpackError::at(shown))?;
-    let file = create_file(folder.as_fd(), name, file_mode(mode, false)).map_err(UnpackError::at(shown))?;
+    let executable = is_program(source).map_err(UnpackError::at(shown))?;
+    let file =
+        create_file(folder.as_fd(), name, file_mode(mode, executable)).map_err(UnpackError::at(shown))?;
     copy_contents(source, &file, size_bytes).map_err(UnpackError::at(shown))
+}
+
+/// Whether the kernel could execute these bytes: an interpreter line, ELF, Mach-O.
+fn is_program(file: &File) -> io::Result<bool> {
+    const STARTS: [&[u8]; 4] = [b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"];
+    let mut start = [0; 4];
+    let length = file.read_at(&mut start, 0)?;
+    Ok(STARTS.iter().any(|known| start[..length].starts_with(known)))
 }

@@ -1,6 +1,7 @@
 //! The command line as typed. What it means is decided by the module of each command.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
@@ -130,6 +131,16 @@ fn label(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// A count. What the standard library says of a bad one (`invalid digit found in string`) helps nobody.
+pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, &'static str> {
+    text.parse().map_err(|_| "expected a whole number, 0 or more, such as 20")
+}
+
+/// A number that may be below zero.
+pub(super) fn integer(text: &str) -> Result<i64, &'static str> {
+    text.parse().map_err(|_| "expected a whole number, such as 10 or -10")
+}
+
 /// `gpulayer ps`.
 #[derive(Debug, Args)]
 pub(super) struct PsArgs {
@@ -160,19 +171,19 @@ pub(super) struct LogsArgs {
     #[arg(long, short = 'f')]
     pub(super) follow: bool,
     /// Only lines of this attempt
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_parser = whole::<u32>, value_name = "N", allow_negative_numbers = true)]
     pub(super) attempt: Option<u32>,
     /// Only lines of this task
     #[arg(long, value_name = "TASK")]
     pub(super) task: Option<String>,
     /// Only lines of this rank
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_parser = whole::<u32>, value_name = "N", allow_negative_numbers = true)]
     pub(super) rank: Option<u32>,
     /// Only lines of this stream
     #[arg(long, value_name = "STREAM", value_parser = ["stdout", "stderr", "system"])]
     pub(super) stream: Option<String>,
     /// Only the last N lines
-    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_parser = whole::<usize>, short = 'n', value_name = "N", allow_negative_numbers = true)]
     pub(super) tail: Option<usize>,
     /// Only lines written since: a time (RFC 3339) or how long ago (10m)
     #[arg(long, value_name = "TIME|AGO")]
@@ -298,7 +309,7 @@ pub(super) struct DownArgs {
     /// Leave running tasks to the next daemon
     #[arg(long)]
     pub(super) keep: bool,
-    /// Do not ask
+    /// Do not ask: on a terminal, `down` asks before it ends jobs that run
     #[arg(long, short = 'y')]
     pub(super) yes: bool,
 }

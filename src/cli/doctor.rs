@@ -55,6 +55,7 @@ pub(super) async fn run(context: &Context) -> Result<ExitStatus, CliError> {
             checks.push(private(what, &path, 0o177));
         }
     }
+    checks.extend(secrets_in(&settings.places.home.join("config.toml")));
     let server = context.server(OnDemand::Leave)?;
     match server.client.get::<ServerStatus>("/v1/server").await {
         Ok(status) => {
@@ -128,6 +129,13 @@ fn private(what: &'static str, path: &Path, forbidden: u32) -> Check {
     }
 }
 
+/// A configuration that holds secrets is its owner's alone: the worker refuses them otherwise.
+fn secrets_in(config: &Path) -> Option<Check> {
+    let text = std::fs::read_to_string(config).ok()?;
+    let holds = toml::from_str::<toml::Table>(&text).is_ok_and(|table| table.contains_key("secrets"));
+    holds.then(|| private("secrets", config, 0o177))
+}
+
 fn file_system(state: &Path) -> Check {
     let Some(magic) = file_system_magic(state) else {
         return check("file system", Verdict::Note, "its kind cannot be told");
@@ -185,6 +193,21 @@ mod tests {
         assert!(open.verdict == Verdict::Bad && open.found.contains("chmod 600"), "{}", open.found);
         mode(0o600);
         assert!(private("client token", &token, 0o177).verdict == Verdict::Ok);
+    }
+
+    #[test]
+    fn a_configuration_is_looked_at_when_it_holds_secrets() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.toml");
+        assert!(secrets_in(&config).is_none());
+        std::fs::write(&config, "[secrets]\nHF_TOKEN = \"x\"\n").unwrap();
+        for (mode, verdict) in [(0o644, Verdict::Bad), (0o600, Verdict::Ok)] {
+            std::fs::set_permissions(&config, PermissionsExt::from_mode(mode)).unwrap();
+            assert!(secrets_in(&config).unwrap().verdict == verdict);
+        }
+        std::fs::write(&config, "lease_ttl_s = 20\n").unwrap();
+        assert!(secrets_in(&config).is_none());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `ps`, `cancel`, `retry`, `rm`.
 
+use std::io::{self, IsTerminal};
+
 use futures_util::future::join_all;
 
 use super::Context;
@@ -64,7 +66,9 @@ pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<ExitStatus, C
     }
     explain_waiting(&client, &mut jobs).await;
     let now = crate::clock::now();
-    let rows: Vec<_> = jobs.iter().map(|job| row(job, now)).collect();
+    // Who reads a pipe has room, and may look for the whole text.
+    let longest = if io::stdout().is_terminal() { LONGEST_CELL } else { usize::MAX };
+    let rows: Vec<_> = jobs.iter().map(|job| row(job, now, longest)).collect();
     table(&["JOB", "NAME", "STATE", "SUBMITTED", "TIME", "WHY"], &rows)?;
     Ok(ExitStatus::SUCCESS)
 }
@@ -81,7 +85,7 @@ async fn explain_waiting(client: &Client, jobs: &mut [Job]) {
     .await;
 }
 
-fn row(job: &Job, now: Timestamp) -> Vec<String> {
+fn row(job: &Job, now: Timestamp, longest: usize) -> Vec<String> {
     let time = match (job.started_at, job.ended_at) {
         (Some(started), ended) => span(ended.unwrap_or(now).since(started)),
         (None, _) => String::new(),
@@ -90,9 +94,7 @@ fn row(job: &Job, now: Timestamp) -> Vec<String> {
         (Some(end), _) if job.state != JobState::Succeeded => match &end.detail {
             Some(detail) => detail.clone(),
             // The state says this word already.
-            None if end.reason.word() == job.state.word() => {
-                end.reason.sentence().trim_end_matches('.').to_owned()
-            }
+            None if end.reason.word() == job.state.word() => end.reason.sentence(),
             None => end.reason.word().to_owned(),
         },
         (None, Some(reason)) => reason.clone(),
@@ -102,21 +104,21 @@ fn row(job: &Job, now: Timestamp) -> Vec<String> {
     };
     vec![
         format!("…{}", tail(job.id)),
-        short(job.name.as_deref().unwrap_or_default()),
+        short(job.name.as_deref().unwrap_or_default(), longest),
         job.state.word().to_owned(),
         moment(job.submitted_at),
         time,
-        short(&why),
+        short(&why, longest),
     ]
 }
 
 /// One line of at most so many characters.
-fn short(text: &str) -> String {
+fn short(text: &str, longest: usize) -> String {
     let text = harmless(text, false);
-    if text.chars().count() <= LONGEST_CELL {
+    if text.chars().count() <= longest {
         return text;
     }
-    text.chars().take(LONGEST_CELL - 1).chain(['…']).collect()
+    text.chars().take(longest - 1).chain(['…']).collect()
 }
 
 /// `gpulayer cancel`.
@@ -202,8 +204,9 @@ mod tests {
 
     #[test]
     fn a_long_cell_is_cut_and_a_hostile_one_is_harmless() {
-        assert_eq!(short("plain"), "plain");
-        assert_eq!(short(&"x".repeat(60)).chars().count(), LONGEST_CELL);
-        assert_eq!(short("a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
+        assert_eq!(short("plain", LONGEST_CELL), "plain");
+        assert_eq!(short(&"x".repeat(60), LONGEST_CELL).chars().count(), LONGEST_CELL);
+        assert_eq!(short(&"x".repeat(600), usize::MAX).len(), 600);
+        assert_eq!(short("a\nb\x1b[2J", LONGEST_CELL), "a\\nb\\u{1b}[2J");
     }
 }

@@ -10,14 +10,14 @@ use super::exit_status::ExitStatus;
 use super::follow::{LogPrinter, each_event, each_line, parsed};
 use super::job_choice;
 use super::quantities::span;
-use super::screen::Output;
+use super::screen::{Output, say};
 use super::server_choice::OnDemand;
-use super::shown::{harmless, moment};
+use super::shown::{harmless, moment, tail};
 use super::whole_log;
 use crate::client::Client;
 use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId};
-use crate::contract::job::{Page, Sequence};
+use crate::contract::job::{Job, Page, Sequence};
 use crate::contract::log::{LogLine, Stream};
 use crate::contract::quantity::Timestamp;
 use crate::contract::worker::Task;
@@ -48,6 +48,11 @@ impl Filter {
         };
         let since = args.since.as_deref().map(|text| since(text, crate::clock::now())).transpose()?;
         Ok(Self { tasks, rank: args.rank, stream, since, text: args.grep.clone() })
+    }
+
+    fn takes_all(&self) -> bool {
+        let Self { tasks, rank, stream, since, text } = self;
+        tasks.is_none() && rank.is_none() && stream.is_none() && since.is_none() && text.is_none()
     }
 
     fn takes(&self, line: &LogLine) -> bool {
@@ -95,12 +100,14 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
         Lines { context, timestamps: args.timestamps, printer: LogPrinter::new(false), output: None };
     let mut last = VecDeque::new();
     let mut after = 0;
+    let mut any = false;
     loop {
         let path = format!("/v1/jobs/{id}/logs?after={after}&limit={PAGE_LINES}");
         let page: Sequence<LogLine> = client.get(&path).await?;
         // A page of long lines has fewer than it may, and more follow.
         let last_page = page.items.is_empty();
         after = page.next_after;
+        any |= !last_page;
         for line in page.items.into_iter().filter(|line| filter.takes(line)) {
             match args.tail {
                 Some(most) => {
@@ -130,6 +137,10 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
         })
         .await?;
         lines.flush()?;
+    } else if !any && !context.json && filter.takes_all() {
+        let job: Job = client.get(&format!("/v1/jobs/{id}")).await?;
+        let yet = if job.state.ended() { "" } else { " yet" };
+        say(&format!("job {} has printed nothing{yet}", tail(id)));
     }
     Ok(ExitStatus::SUCCESS)
 }

@@ -16,6 +16,7 @@ use super::verdict::undeclared;
 use crate::contract::event::Event;
 use crate::contract::job::{Job, Page};
 use crate::contract::worker::Task;
+use crate::domain::retry::owner_word;
 use crate::domain::verdict::left_out;
 
 /// `gpulayer show`.
@@ -74,8 +75,8 @@ fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String 
             .map(|at| format!("asked to stop at {}", moment(at))),
     );
     if let Some(end) = &job.end {
-        let detail = end.detail.as_deref().unwrap_or(end.reason.sentence());
-        field("reason", Some(format!("{}: {detail}", end.reason.word())));
+        let detail = end.detail.clone().unwrap_or_else(|| end.reason.sentence());
+        field("reason", Some(format!("{} ({}): {detail}", end.reason.word(), owner_word(end.owner))));
         for (index, line) in end.evidence.iter().enumerate() {
             field(if index == 0 { "evidence" } else { "" }, Some(line.clone()));
         }

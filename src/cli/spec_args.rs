@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::args::{integer, whole};
+
 /// Everything `run` and `submit` can say about a job.
 #[derive(Debug, Default, Args)]
 pub(super) struct SpecArgs {
@@ -16,7 +18,8 @@ pub(super) struct SpecArgs {
     /// Read the job spec from a JSON, YAML or TOML file; flags override it
     #[arg(long, value_name = "FILE", help_heading = "What runs")]
     pub(super) spec: Option<PathBuf>,
-    /// Folder to send along: `auto`, `none`, or a folder
+    /// Folder to send along; `auto`: the nearest folder upwards with .git, pyproject.toml or .gpulayerignore, else this
+    /// one when the command names a file in it; never your home or a folder above it [default: auto]
     #[arg(long, value_name = "auto|DIR|none", help_heading = "What runs")]
     pub(super) source: Option<String>,
     /// Run in this folder itself instead of a copy (own daemon only)
@@ -36,7 +39,7 @@ pub(super) struct SpecArgs {
     #[arg(long, value_name = "NAME", help_heading = "Identity and order")]
     pub(super) project: Option<String>,
     /// From -100 to 100; higher goes first [default: 0]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Identity and order")]
+    #[arg(long, value_parser = integer, value_name = "N", allow_negative_numbers = true, help_heading = "Identity and order")]
     pub(super) priority: Option<i64>,
     /// Start after this job has succeeded, or has ended; may be repeated
     #[arg(long, value_name = "JOB[:ended]", help_heading = "Identity and order")]
@@ -53,7 +56,7 @@ pub(super) struct SpecArgs {
     /// Cores, with up to 3 decimals [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) cpus: Option<String>,
-    /// Main memory, such as 16GiB
+    /// Main memory, such as 16GiB (1024³ bytes each) or 16GB (1000³)
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) memory: Option<String>,
     /// Disk, such as 100GB
@@ -87,7 +90,7 @@ pub(super) struct SpecArgs {
     )]
     pub(super) distributed: Option<String>,
     /// Nodes of the gang
-    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Resources")]
+    #[arg(long, value_parser = whole::<u32>, value_name = "N", allow_negative_numbers = true, help_heading = "Resources")]
     pub(super) nodes: Option<u32>,
     /// Processes on each node: a count, or `gpu`
     #[arg(long, value_name = "N|gpu", allow_negative_numbers = true, help_heading = "Resources")]
@@ -99,7 +102,7 @@ pub(super) struct SpecArgs {
     /// Read NAME=VALUE lines from a file; may be repeated
     #[arg(long, value_name = "FILE", help_heading = "Environment and files")]
     pub(super) env_file: Vec<PathBuf>,
-    /// Secret by reference, such as HF_TOKEN=name:HF_TOKEN; may be repeated
+    /// Secret by reference, such as HF_TOKEN=name:HF_TOKEN (or env:VARIABLE, file:PATH); may be repeated
     #[arg(long, value_name = "NAME=REF", help_heading = "Environment and files")]
     pub(super) secret: Vec<String>,
     /// File, folder or artifact to bring along, and where it goes [default: where it is here]; may be repeated
@@ -134,9 +137,9 @@ pub(super) struct SpecArgs {
     #[arg(long, value_name = "SIGNAL", help_heading = "Limits")]
     pub(super) stop_signal: Option<String>,
     /// Try again by itself up to N times
-    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Limits")]
+    #[arg(long, value_parser = whole::<u32>, value_name = "N", allow_negative_numbers = true, help_heading = "Limits")]
     pub(super) retries: Option<u32>,
-    /// For which ends: reasons, owners or any; may be repeated [default: worker_lost]
+    /// With --retries, for which ends: reasons, owners or any; may be repeated [default: worker_lost]
     #[arg(long, value_name = "REASON", value_delimiter = ',', help_heading = "Limits")]
     pub(super) retry_on: Vec<String>,
 }

@@ -100,6 +100,23 @@ fn pair<'a>(flag: &'static str, text: &'a str) -> Result<(&'a str, &'a str), Cli
     })
 }
 
+/// One `--secret NAME=REF`. What stands where a reference belongs may be the secret itself, so it is never repeated.
+fn secret(text: &str) -> Result<(&str, &str), CliError> {
+    let (name, reference) = text.split_once('=').unwrap_or((text, ""));
+    let refers = ["name:", "env:", "file:"]
+        .iter()
+        .any(|kind| reference.strip_prefix(kind).is_some_and(|rest| !rest.is_empty()));
+    if name.is_empty() || !refers {
+        return Err(CliError::Flag {
+            flag: "--secret",
+            given: name.to_owned(),
+            expected: "NAME=REF with a REF of name:NAME (from the [secrets] table of the worker's config.toml), \
+                       env:VARIABLE or file:PATH, never the value itself",
+        });
+    }
+    Ok((name, reference))
+}
+
 /// The text of a file that a flag names.
 fn given_text(flag: &'static str, path: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(path).map_err(|source| CliError::GivenFile {
@@ -296,7 +313,7 @@ fn environment(
         }
     }
     for text in &args.secret {
-        let (name, reference) = pair("--secret", text)?;
+        let (name, reference) = secret(text)?;
         list(spec, "secrets").push(json!({ "name": name, "ref": reference }));
     }
     for path in &args.output {
@@ -378,6 +395,15 @@ mod tests {
         };
         Draft::from_flags(&args, &Surroundings { variable: &variable, own })
             .map(|draft| Value::Object(draft.spec))
+    }
+
+    #[test]
+    fn what_stands_where_a_reference_belongs_is_not_repeated() {
+        for given in ["HF_TOKEN=hf_abcdefghijklmnop", "HF_TOKEN", "HF_TOKEN=", "HF_TOKEN=name:"] {
+            let said = drafted(&["--secret", given, "true"], true).unwrap_err().to_string();
+            assert!(said.starts_with("--secret HF_TOKEN: expected NAME=REF"), "{said}");
+            assert!(!said.contains("hf_"), "{said}");
+        }
     }
 
     #[test]

@@ -95,7 +95,11 @@ impl Typed<'_> {
         match flag {
             "--input" => self.nth(&args.input, field, first),
             "--output" => self.nth(&args.output, field, first),
-            "--secret" => self.nth(&args.secret, field, first),
+            // Behind the name may stand the secret itself.
+            "--secret" => match self.nth(&args.secret, field, first) {
+                Which::One(text) => Which::One(text.split('=').next().unwrap_or_default().to_owned()),
+                which => which,
+            },
             "--after" => self.nth(&args.after, field, first),
             "--env" => keyed(&args.env, first),
             "--label" => keyed(&args.label, first),

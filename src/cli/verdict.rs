@@ -53,7 +53,11 @@ fn outcome(job: &Job) -> String {
 
 fn cause(end: &End) -> Option<String> {
     if let Some(detail) = &end.detail {
-        let detail = harmless(detail.trim_end_matches('.'), false);
+        let mut detail = harmless(detail.trim_end_matches('.'), false);
+        // The signal itself is measured: what is possible there is who sent it.
+        if end.certainty == Some(Certainty::Possible) && end.reason != EndReason::Signalled {
+            detail.insert_str(0, "possibly: ");
+        }
         return Some(if speaks_for_itself(end.reason) {
             detail
         } else {
@@ -131,6 +135,11 @@ mod tests {
             end.advice = Some("--memory 1GiB".into());
         });
         insta::assert_snapshot!(verdict(&greedy, &NextStep::default(), false), @"job a7kq2b failed: oom_killed: peak 512 MiB of 512 MiB, 14 s after start · 12.4 s · peak 1.2 GB · try: --memory 1GiB · gpulayer logs a7kq2b · gpulayer show a7kq2b");
+        let maybe = job("failed", EndReason::CudaOutOfMemory, |end| {
+            end.detail = Some("a CUDA library found no memory".into());
+            end.certainty = Some(Certainty::Possible);
+        });
+        insta::assert_snapshot!(verdict(&maybe, &NextStep::default(), false), @"job a7kq2b failed: cuda_out_of_memory: possibly: a CUDA library found no memory · 12.4 s · peak 1.2 GB · gpulayer logs a7kq2b · gpulayer show a7kq2b");
         let cancelled = job("cancelled", EndReason::Cancelled, |end| end.peak_memory_bytes = None);
         let next = NextStep::after(Some("http://box:8470"));
         insta::assert_snapshot!(verdict(&cancelled, &next, false), @"job a7kq2b cancelled · 12.4 s · gpulayer --server http://box:8470 logs a7kq2b · gpulayer --server http://box:8470 show a7kq2b");

@@ -50,6 +50,9 @@ pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> R
                 let resumed: Worker = client.post(&path, &serde_json::json!({})).await?;
                 match context.json {
                     true => print_json(&resumed)?,
+                    false if worker.drain.is_none() => {
+                        print(&format!("{} was not draining", shown_name(&resumed)))?;
+                    }
                     false => print(&format!("{} takes tasks again", shown_name(&resumed)))?,
                 }
             }
@@ -95,6 +98,9 @@ fn note(worker: &Worker) -> String {
     match (&worker.health, worker.drain) {
         (Some(health), _) => health.clone(),
         (None, Some(drain)) => match drain.deadline {
+            Some(deadline) if clock::now() >= deadline => {
+                format!("drains; what still ran was stopped at {}", moment(deadline))
+            }
             Some(deadline) => format!("drains; what still runs is stopped at {}", moment(deadline)),
             None => "drains".to_owned(),
         },
@@ -166,7 +172,12 @@ fn page(next: &NextStep, worker: &Worker, tasks: &[Live]) -> String {
     };
     field("worker", &worker.id.to_string());
     field("name", &worker.name);
-    field("state", word(worker.state));
+    // The state is of the last heartbeat, the tasks are of now.
+    let state = match worker.state {
+        WorkerState::Idle if !tasks.is_empty() => WorkerState::Busy,
+        state => state,
+    };
+    field("state", word(state));
     if !note(worker).is_empty() {
         field("", &note(worker));
     }

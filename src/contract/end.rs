@@ -45,9 +45,11 @@ macro_rules! end_reasons {
                 match self { $(EndReason::$name => Owner::$owner),* }
             }
 
-            /// One sentence for people.
-            pub const fn sentence(self) -> &'static str {
-                match self { $(EndReason::$name => $doc),* }
+            /// A sentence for people, in the style of `detail`: it begins small and has no full stop.
+            pub fn sentence(self) -> String {
+                let sentence = match self { $(EndReason::$name => $doc),* };
+                let (first, rest) = sentence.split_at(1);
+                first.to_ascii_lowercase() + rest.trim_end_matches('.')
             }
         }
     };

@@ -172,6 +172,12 @@ fn inputs_are_placed_as_copies_with_their_mode() {
     let mode = |path: &str| fs::metadata(workspace.join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("deep/er/ro.txt"), 0o444);
     assert_eq!(mode("rw.txt") & 0o600, 0o600);
+    for (start, executable) in [("#!/bin/sh\n", 0o555), ("\x7fELF\x02", 0o555), ("#", 0o444), ("", 0o444)] {
+        let program = folder.path().join("program");
+        fs::write(&program, start).unwrap();
+        place("program", InputMode::Ro, false, &program).unwrap();
+        assert_eq!(mode("program"), executable, "{start:?}");
+    }
     fs::write(workspace.join("rw.txt"), "changed").unwrap();
     assert_eq!(fs::read(&stored).unwrap(), b"input");
 

@@ -35,6 +35,10 @@ fn output_goes_where_the_program_sent_it_and_remarks_to_stderr() {
     let id = String::from_utf8(house.run(&["submit", "--source", "none", "--", "true"]).stdout).unwrap();
     let tail = &id.trim()[id.trim().len() - 6..];
     assert_eq!(house.run(&["wait", tail]).status.code(), Some(0));
+    let nothing = house.run(&["logs", tail]);
+    assert_eq!(nothing.stdout, b"");
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("has printed nothing"), "{nothing:?}");
+    assert_eq!(house.run(&["logs", tail, "--stream", "stdout"]).stderr, b"");
     let ps = String::from_utf8(house.run(&["ps"]).stdout).unwrap();
     assert!(ps.contains(tail), "{ps}");
     assert!(house.run(&["down", "--yes"]).status.success());

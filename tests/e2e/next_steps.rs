@@ -47,7 +47,7 @@ fn fetching_nothing_is_no_success_and_makes_no_folder() {
     let again = house.run(&["cancel", "@last"]);
     assert!(String::from_utf8_lossy(&again.stdout).contains("had ended already: cancelled"), "{again:?}");
     let ps = String::from_utf8(house.run(&["ps"]).stdout).unwrap();
-    assert!(ps.contains("Somebody cancelled the job"), "{ps}");
+    assert!(ps.contains("somebody cancelled the job"), "{ps}");
     assert!(house.run(&["down", "--yes"]).status.success());
 }
 
@@ -122,7 +122,7 @@ async fn the_server_that_was_named_is_named_in_every_next_step() {
 #[test]
 fn what_is_used_wrongly_says_what_is_allowed() {
     let house = House::new();
-    let usage: [(&[&str], &str); 7] = [
+    let usage: [(&[&str], &str); 9] = [
         (&["ps", "--state", "foo"], "queued, provisioning, scheduled, running"),
         (&["ps", "--label", "g"], "expected KEY=VALUE"),
         (&["rm", "--label", "g"], "expected KEY=VALUE"),
@@ -130,6 +130,8 @@ fn what_is_used_wrongly_says_what_is_allowed() {
         (&["--server", "https://box", "ps"], "https is not built yet"),
         (&["run", "--timeout", "-5", "--", "true"], "--timeout -5"),
         (&["logs", "--tail", "-5"], "'-5'"),
+        (&["logs", "--tail", "x"], "expected a whole number"),
+        (&["run", "--retries", "x", "--", "true"], "expected a whole number"),
     ];
     for (words, expected) in usage {
         let output = house.run(words);

@@ -26,7 +26,7 @@ fn a_missing_module_is_named_with_what_to_try() {
     );
     let show = text(&house.run(&["show", "@last"]));
     for said in [
-        "import_error: Python module `a_module_nobody_has` is not there",
+        "import_error (user): Python module `a_module_nobody_has` is not there",
         "ModuleNotFoundError: No module named 'a_module_nobody_has'",
         "likely: the exception that ended the program",
         "try: activate the environment",

@@ -162,6 +162,10 @@ fn retry(reader: &mut Reader, node: Node<'_>, asked: Option<u64>) -> Option<Retr
         }
         Some(growth)
     });
+    if fields.has("retry_on") && retry.max_attempts <= 1 {
+        let at = Pointer::Field(&node.at, "retry_on");
+        reader.warn(at, "acts only with `max_attempts` above 1 (`--retries`): nothing is retried");
+    }
     let acts = retry.max_attempts > 1
         && retry.retry_on.iter().any(|cause| ["any", "user", "oom_killed"].contains(&cause.as_str()));
     if retry.memory_growth.is_some() && !acts {

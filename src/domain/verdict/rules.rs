@@ -158,12 +158,21 @@ fn filled(template: &str, found: Option<&Captures<'_>>, said: &str) -> String {
         rest = behind;
     }
     text.push_str(rest);
+    // Nothing was said behind the colon: `MemoryError` mostly comes without a message.
+    let length = text.trim_end().trim_end_matches(':').len();
+    text.truncate(length);
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_colon_with_nothing_behind_it_is_left_out() {
+        assert_eq!(filled("Python got no memory: {message}", None, ""), "Python got no memory");
+        assert_eq!(filled("Python got no memory: {message}", None, "x"), "Python got no memory: x");
+    }
 
     #[test]
     fn the_table_can_be_read_and_every_rule_asks_for_something() {
