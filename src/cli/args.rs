@@ -136,6 +136,11 @@ pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse().map_err(|_| "expected a whole number, 0 or more, such as 20")
 }
 
+/// A TCP port.
+fn port(text: &str) -> Result<u16, &'static str> {
+    text.parse().map_err(|_| "expected a port, from 0 to 65535")
+}
+
 /// A number that may be below zero.
 pub(super) fn integer(text: &str) -> Result<i64, &'static str> {
     text.parse().map_err(|_| "expected a whole number, such as 10 or -10")
@@ -296,7 +301,7 @@ pub(super) enum ArtifactCommand {
 #[derive(Debug, Args)]
 pub(super) struct UpArgs {
     /// Port on loopback; 0 = any free one [default: 8470]
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_parser = port, value_name = "PORT")]
     pub(super) port: Option<u16>,
     /// Only the control plane: run no jobs on this machine
     #[arg(long)]
@@ -324,7 +329,7 @@ pub(super) enum ServerCommand {
 #[derive(Debug, Args)]
 pub(super) struct ServerStartArgs {
     /// Port on loopback; 0 = any free one [default: 8470]
-    #[arg(long, value_name = "PORT", conflicts_with = "no_tcp")]
+    #[arg(long, value_parser = port, value_name = "PORT", conflicts_with = "no_tcp")]
     pub(super) port: Option<u16>,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", conflicts_with = "no_tcp")]

@@ -122,7 +122,7 @@ async fn the_server_that_was_named_is_named_in_every_next_step() {
 #[test]
 fn what_is_used_wrongly_says_what_is_allowed() {
     let house = House::new();
-    let usage: [(&[&str], &str); 9] = [
+    let usage: [(&[&str], &str); 10] = [
         (&["ps", "--state", "foo"], "queued, provisioning, scheduled, running"),
         (&["ps", "--label", "g"], "expected KEY=VALUE"),
         (&["rm", "--label", "g"], "expected KEY=VALUE"),
@@ -130,6 +130,7 @@ fn what_is_used_wrongly_says_what_is_allowed() {
         (&["--server", "https://box", "ps"], "https is not built yet"),
         (&["run", "--timeout", "-5", "--", "true"], "--timeout -5"),
         (&["logs", "--tail", "-5"], "'-5'"),
+        (&["up", "--port", "70000"], "expected a port, from 0 to 65535"),
         (&["logs", "--tail", "x"], "expected a whole number"),
         (&["run", "--retries", "x", "--", "true"], "expected a whole number"),
     ];
