@@ -207,3 +207,21 @@ fn memory_growth(reader: &mut Reader, node: Node<'_>) -> Option<MemoryGrowth> {
     let max_bytes = fields.require(reader, "max_bytes", "the most memory to ask for", Reader::bytes);
     Some(MemoryGrowth { factor: factor?, max_bytes: max_bytes? })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::domain::spec::{ReadOptions, read};
+
+    #[test]
+    fn causes_to_retry_without_retries_are_warned_about() {
+        let warned_at = |retry| {
+            let spec = json!({"workload": {"command": {"argv": ["true"]}}, "retry": retry});
+            let read = read(&spec, "", ReadOptions::default()).unwrap();
+            read.warnings.into_iter().map(|warning| warning.pointer).collect::<Vec<_>>()
+        };
+        assert_eq!(warned_at(json!({"retry_on": ["oom_killed"]})), ["/retry/retry_on"]);
+        assert!(warned_at(json!({"max_attempts": 2, "retry_on": ["oom_killed"]})).is_empty());
+    }
+}
