@@ -21,6 +21,7 @@ mod identity;
 mod kernel_log;
 mod lines;
 mod memory;
+mod mute;
 mod oom_score;
 mod overflow;
 mod pool;
@@ -246,6 +247,12 @@ pub struct ExitRecord {
     /// How the tree fared against its CPU limit; `None` = none was in force.
     #[serde(default)]
     pub cpu_throttling: Option<CpuThrottling>,
+    /// Whether a memory limit was asked for that the task's group did not take.
+    #[serde(default)]
+    pub memory_not_held: bool,
+    /// Log records that found no room on the disk at the end: nothing in the spool says so.
+    #[serde(default)]
+    pub lost_records: u64,
     /// Number of the last log record; 0 = the task was silent.
     #[serde(default)]
     pub last_n: u64,

@@ -18,7 +18,7 @@ use crate::domain::verdict::shim_lost;
 
 pub use crate::domain::verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
 pub use environment::{TaskPlace, command_line, environment};
-pub use limit_notes::{held_back, memory_not_held};
+pub use limit_notes::{held_back, lines_lost, memory_let_loose, memory_not_held, outlived_a_kill};
 pub use log_cursor::WholeLog;
 use log_cursor::{LogCursor, LogStep};
 

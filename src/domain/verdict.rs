@@ -16,7 +16,7 @@ mod transcript;
 
 use crate::contract::end::{Certainty, End, EndReason};
 use crate::contract::quantity::Seconds;
-use crate::contract::spec::{JobSpec, Run, Workload};
+use crate::contract::spec::{JobSpec, Run, StopSignal, Workload};
 use crate::domain::task_run::WholeLog;
 
 pub use kernel::KernelLog;
@@ -78,6 +78,8 @@ pub struct ExitFacts {
     pub exit: Exit,
     /// The stop signal that was sent before it ended, if any was.
     pub stop: Option<StopSent>,
+    /// From the stop signal to its end.
+    pub stopping_for: Option<Seconds>,
     /// From its start to its end; `None` when it never started.
     pub duration: Option<Seconds>,
     /// Largest memory of the tree, where it could be measured.
@@ -98,6 +100,7 @@ impl ExitFacts {
         Self {
             exit,
             stop: None,
+            stopping_for: None,
             duration: None,
             peak_memory_bytes: None,
             last_n: 0,
@@ -141,8 +144,12 @@ pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutp
         Exit::NotPrepared { .. } => (None, None),
     };
     let end = match (&facts.stop, &facts.exit) {
-        (Some(StopSent::Order), _) => End::of(EndReason::Cancelled, None),
-        (Some(StopSent::Timeout), _) => End::of(EndReason::TimedOut, spec.timeout_s.map(timeout_sentence)),
+        (Some(StopSent::Order), _) => End::of(EndReason::Cancelled, grace_used(facts, spec)),
+        (Some(StopSent::Timeout), _) => {
+            let sentences = [spec.timeout_s.map(timeout_sentence), grace_used(facts, spec)];
+            let said: Vec<String> = sentences.into_iter().flatten().collect();
+            End::of(EndReason::TimedOut, (!said.is_empty()).then(|| said.join("; ")))
+        }
         (Some(StopSent::Orphaned), _) => {
             End::of(EndReason::WorkerLost, "no worker came back for the task in time".to_owned())
         }
@@ -168,6 +175,17 @@ pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutp
     }
 }
 
+/// The program did not heed its stop signal.
+fn grace_used(facts: &ExitFacts, spec: &JobSpec) -> Option<String> {
+    let killed = matches!(&facts.exit, Exit::Signalled { signal } if signal == "SIGKILL");
+    let grace = spec.grace_s;
+    let waited = grace.millis() > 0 && facts.stopping_for.is_some_and(|span| span >= grace);
+    (killed && waited && spec.stop_signal != StopSignal::Kill).then(|| {
+        let seconds = grace.millis() as f64 / 1000.0;
+        format!("it did not end within grace_s = {seconds} of its stop signal and was killed")
+    })
+}
+
 /// The program ran and did not end well.
 fn failed(facts: &ExitFacts) -> End {
     let nothing_seen = Scene::default();
@@ -188,6 +206,9 @@ fn failed(facts: &ExitFacts) -> End {
     let mut end = match (&words.conclusion, status) {
         (Some(_), _) => concluded(&words, status, scene),
         (None, Status { signal: Some(signal), .. }) => signalled(signal, &words, &kernel, scene),
+        (None, _) if words.evidence.is_empty() && disks(scene).next().is_some() => {
+            without_room(status, scene)
+        }
         (None, _) => exited(status.exit_code.unwrap_or(1), &words, facts),
     };
     if facts.memory.oom_kills.is_some_and(|kills| kills > 0) && end.evidence.len() < MOST_EVIDENCE {
@@ -248,6 +269,23 @@ fn concluded(words: &LastWords, status: Status<'_>, scene: &Scene) -> End {
         advice: Some(found.advice.clone()),
         evidence: words.evidence.clone(),
         ..End::of(reason, detail)
+    }
+}
+
+/// The full volumes that are disks.
+fn disks(scene: &Scene) -> impl Iterator<Item = &str> {
+    scene.full.iter().map(String::as_str).filter(|volume| *volume != "/dev/shm")
+}
+
+/// It failed without a word while a disk was full: its words may have found no room either.
+fn without_room(status: Status<'_>, scene: &Scene) -> End {
+    let code = status.exit_code.unwrap_or(1);
+    let volumes = disks(scene).collect::<Vec<_>>().join(" and ");
+    End {
+        certainty: Some(Certainty::Likely),
+        basis: Some("a full disk, and no last words that say otherwise".to_owned()),
+        advice: Some("free space on the worker, or write less".to_owned()),
+        ..End::of(EndReason::DiskFull, format!("exited with status {code} while {volumes} had no room left"))
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 use super::cgroup::Groups;
 use super::frame::{FromShim, ToShim, encode};
 use super::identity::shim_of;
+use super::mute;
 use super::pool_link::ShimLink;
 use super::shim::{SHIM_NAME, WORKER_DESCRIPTOR};
 use super::system::{ExecStrings, Spawn, spawn, watched};
@@ -175,7 +176,20 @@ impl ShimPool {
             if own || !name.ends_with(".sock") {
                 continue;
             }
-            let connected = ShimLink::connect(&folder, &name).await;
+            let mut connected = ShimLink::connect(&folder, &name).await;
+            if let (Err(error), Some(pid)) = (&connected, pid_of(&name))
+                && error.kind() == io::ErrorKind::TimedOut
+            {
+                let was_stopped = mute::wake(pid);
+                tracing::warn!(pid, was_stopped, "a shim does not answer");
+                connected = ShimLink::connect(&folder, &name).await;
+                if connected.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+                    // Nobody could ever stop its task.
+                    tracing::error!(pid, "a shim that does not answer is killed, and its task with it");
+                    mute::end(pid);
+                    continue;
+                }
+            }
             match connected.map_err(failed("adopt the shim behind", &entry.path()))? {
                 None => match std::fs::remove_file(entry.path()) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -200,6 +214,11 @@ impl ShimPool {
         }
         Ok(adopted)
     }
+}
+
+/// The shim behind a socket.
+fn pid_of(socket: &str) -> Option<u32> {
+    socket.strip_suffix(".sock")?.parse().ok()
 }
 
 impl Inner {
@@ -282,9 +301,19 @@ impl TaskProcess {
 
     /// The same with the reason that the program reads in its stop file; the first one stays.
     pub async fn stop_for(&self, reason: StopReason, now: bool) -> Result<(), ProcessError> {
+        self.wake();
         match &self.link {
             Some(link) => link.send(&ToShim::Stop { now, reason }).await,
             None => Ok(()),
+        }
+    }
+
+    /// Lets the shim go on if somebody stopped it: while it is stopped it keeps no time and hears no order.
+    pub fn wake(&self) {
+        if let Some(link) = &self.link
+            && mute::wake(link.pid)
+        {
+            tracing::warn!(task_id = %self.task_id, pid = link.pid, "a shim was stopped; it goes on");
         }
     }
 

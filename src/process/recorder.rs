@@ -185,6 +185,13 @@ impl Recorder {
     }
 }
 
+impl Recorder {
+    /// Records at the end that found no room, not even for the mark that counts them.
+    pub(super) fn lost_records(&self) -> u64 {
+        self.keeper.spool.lost()
+    }
+}
+
 impl Keeper {
     fn record(&mut self, stream: Stream, close: Close, bytes: &[u8], now: Moment) {
         if self.flood {

@@ -17,7 +17,6 @@ use rustix::io::Errno;
 use rustix::process::{geteuid, set_child_subreaper, umask};
 
 use super::StopCause;
-use super::cgroup::Group;
 use super::frame::{Frames, FromShim, HeldTask, Hello, ToShim, WIRE_VERSION, encode};
 use super::home::Home;
 use super::identity::Identity;
@@ -338,8 +337,9 @@ impl Shim {
     fn settle(&mut self) {
         if let Some(busy) = self.busy.take_if(|busy| busy.task.is_over()) {
             let (record, group) = busy.task.finish();
-            if group.as_ref().is_some_and(Group::is_outside) {
-                // Moving back in costs more than a new shim, which can be made while nobody waits.
+            if group.as_ref().is_some_and(|group| group.is_outside() || group.is_charged()) {
+                // Moving back in costs more than a new shim, which can be made while nobody waits. What a task left in
+                // memory is not to count for the next one.
                 self.leaving = true;
                 self.say(&FromShim::Retiring);
             }

@@ -161,6 +161,11 @@ impl Spool {
         self.lost > 0
     }
 
+    /// How many.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
     /// Appends what was gathered. On a full disk the records are dropped and counted, and the next ones that
     /// find room begin with a mark that says how many: a task never fails or slows for its log.
     pub(super) fn flush(&mut self, now: Timestamp) {
@@ -203,6 +208,9 @@ impl Spool {
             let lost = std::mem::take(&mut self.lost);
             self.say(now, Mark::Lost, &lost_mark(lost));
             self.flush(now);
+            if self.lost > 0 {
+                self.lost = lost;
+            }
         }
     }
 

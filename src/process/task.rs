@@ -461,6 +461,10 @@ impl Task {
             oom_kills,
             oom_killed_after,
             cpu_throttling,
+            memory_not_held: memory_limit_bytes.is_none()
+                && self.launch.limits.memory_bytes.is_some()
+                && self.group.as_ref().is_some_and(Group::limits_memory),
+            lost_records: self.recorder.lost_records(),
             last_n,
             whole_log,
             pids,
@@ -497,6 +501,8 @@ fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
         oom_kills: None,
         oom_killed_after: None,
         cpu_throttling: None,
+        memory_not_held: false,
+        lost_records: 0,
         last_n: 0,
         whole_log: WholeLog::InLines,
         pids: Vec::new(),

@@ -185,6 +185,7 @@ fn what_it_needs() {
         (&["/resources/cpus"], resources(json!({"cpus": 1e300}))),
         (&["/resources/memory_bytes"], resources(json!({"memory_bytes": 0}))),
         (&["/resources/memory_bytes"], resources(json!({"memory_bytes": 1.5}))),
+        (&["/resources/memory_bytes"], resources(json!({"memory_bytes": 16}))),
         (&["/resources/memory_bytes"], resources(json!({"memory_bytes": "16GiB"}))),
         (&["/resources/disk_bytes"], resources(json!({"disk_bytes": -1}))),
         (&["/resources/gpus/count"], gpus(json!({"count": -1}))),
@@ -281,7 +282,7 @@ fn how_long_and_how_often() {
         (
             &["/retry/memory_growth/max_bytes"],
             with(json!({
-                "resources": {"memory_bytes": 1000},
+                "resources": {"memory_bytes": 10_000_000},
                 "retry": {"memory_growth": {"factor": 1.5, "max_bytes": 1000}},
             })),
         ),

@@ -58,7 +58,7 @@ fn outputs() -> impl Strategy<Value = Vec<Output>> {
 prop_compose! {
     fn resources()(
         cpus in 1u32..64_000,
-        memory_bytes in prop::option::of(1u64..1 << 53),
+        memory_bytes in prop::option::of(8u64 << 20..1 << 53),
         os in prop::option::of(prop::sample::select(vec!["linux", "macos"])),
         arch in prop::option::of(prop::sample::select(vec!["x86_64", "aarch64"])),
         labels in prop::collection::btree_map(WORD, TEXT, 0..3),

@@ -7,7 +7,8 @@ use gpulayer::process::{ExitRecord, ShimEvent, StopCause, Wait, holder, sweep};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::{
-    Bench, PATIENCE, end_of, event_of, is_running, noted_pids, pool_in, records_of, until, until_printed,
+    Bench, PATIENCE, end_of, event_of, is_running, noted_pids, pool_in, records_of, shims, until,
+    until_printed,
 };
 
 const PATIENT: &str =
@@ -46,6 +47,39 @@ async fn a_running_task_is_adopted_by_the_next_worker() {
     assert_eq!(holder(&launch.task_folder).unwrap(), None);
     // It is not of this worker's build, perhaps: it goes.
     until("the adopted shim is gone", || sockets(folder.path()) == 0).await;
+}
+
+fn is_stopped(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+}
+
+/// Stops its own shim.
+const RUDE: &str = "kill -STOP $PPID; echo $$ >> pids; exec sleep 600";
+
+#[tokio::test]
+async fn a_task_that_stops_its_shim_can_be_stopped_all_the_same() {
+    let bench = Bench::new();
+    let launch = bench.shell(RUDE);
+    let mut process = bench.pool.launch(launch.clone()).await.unwrap();
+    until("it has stopped its shim", || launch.workspace.join("pids").exists()).await;
+    until("the shim stands still", || shims(bench.path()).iter().any(|pid| is_stopped(*pid))).await;
+    process.stop(true).await.unwrap();
+    assert!(matches!(end_of(&mut process).await.wait, Wait::Signalled { .. }));
+}
+
+#[tokio::test]
+async fn a_stopped_shim_is_woken_and_adopted() {
+    let bench = Bench::new();
+    let launch = bench.shell(RUDE);
+    let process = bench.pool.launch(launch.clone()).await.unwrap();
+    until("it has stopped its shim", || launch.workspace.join("pids").exists()).await;
+    drop(process);
+    let folder = bench.kill_worker();
+    let pool = pool_in(folder.path());
+    let mut adopted = pool.adopt().await.unwrap();
+    assert_eq!(adopted.len(), 1);
+    adopted[0].process.stop(true).await.unwrap();
+    assert!(matches!(end_of(&mut adopted[0].process).await.wait, Wait::Signalled { .. }));
 }
 
 #[tokio::test]

@@ -106,6 +106,23 @@ async fn a_group_that_is_used_again_says_nothing_of_the_task_before() {
 }
 
 #[tokio::test]
+async fn what_a_task_leaves_in_memory_does_not_count_for_the_next_one() {
+    let bench = Bench::new();
+    if !has(&bench, "memory limits", |limits| limits.memory) {
+        return;
+    }
+    let left = PathBuf::from(format!("/dev/shm/gpulayer-test-{}", std::process::id()));
+    bench.run(bench.shell(&format!("head -c 50000000 /dev/zero > {}", left.display()))).await;
+    let mut innocent = bench.python("keep = bytearray(30 << 20)");
+    innocent.limits.memory_bytes = Some(64 * MIB);
+    let exit = bench.run(innocent).await.exit;
+    std::fs::remove_file(left).unwrap();
+    assert_eq!(exit.wait, Wait::Exited { code: 0 });
+    assert_eq!((exit.memory_limit_bytes, exit.memory_not_held), (Some(64 * MIB), false));
+    assert_eq!(exit.oom_kills, Some(0));
+}
+
+#[tokio::test]
 async fn a_task_gets_no_more_cpu_and_no_more_processes_than_it_may() {
     let bench = Bench::new();
     if has(&bench, "CPU limits", |limits| limits.cpu) {

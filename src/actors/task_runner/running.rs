@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Surroundings;
 use super::folder::TaskFolder;
@@ -17,13 +19,17 @@ use crate::contract::protocol::{Assignment, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Workload};
 use crate::domain::task_run::{
-    Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment, held_back,
+    Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment, held_back, lines_lost,
+    memory_let_loose, outlived_a_kill,
 };
 use crate::domain::verdict::MemoryFacts;
 use crate::process::{
     CpuThrottling, ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, ShimPool, SpoolReader,
     StopCause, TaskProcess, Wait,
 };
+
+/// How often it is seen to that the shim is not stopped.
+const LOOK_AT_SHIM: Duration = Duration::from_secs(5);
 
 /// What the shim needs to run a task.
 pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &TaskFolder) -> Launch {
@@ -119,9 +125,14 @@ pub(super) async fn watch(
         }
     };
     let mut stopped = false;
+    let mut looks = tokio::time::interval_at(Instant::now() + LOOK_AT_SHIM, LOOK_AT_SHIM);
     loop {
         let event = tokio::select! {
             event = process.recv() => event,
+            _ = looks.tick() => {
+                process.wake();
+                continue;
+            }
             Some((cause, now)) = stops.recv() => {
                 stopped = true;
                 // A shim that does not hear it is gone, which the next event says.
@@ -139,9 +150,7 @@ pub(super) async fn watch(
                 tell(Event::Stuck { processes });
             }
             Some(ShimEvent::Ended(record)) => {
-                if let Some(warning) = felt_its_limit(&record) {
-                    tell(Event::Noted(warning));
-                }
+                noted(&record).for_each(|warning| tell(Event::Noted(warning)));
                 return tell(Event::Ended(explained(*record, folder).await));
             }
             Some(ShimEvent::ShimLost) | None if !stopped && !folder.was_launched() => match bring().await {
@@ -156,9 +165,16 @@ pub(super) async fn watch(
     tell(event);
 }
 
-fn felt_its_limit(record: &ExitRecord) -> Option<Warning> {
-    let CpuThrottling { cpu_millis, periods, throttled_periods } = record.cpu_throttling?;
-    held_back(cpu_millis, periods, throttled_periods, in_millis(record.duration))
+/// What the user should know of it beside its end.
+fn noted(record: &ExitRecord) -> impl Iterator<Item = Warning> {
+    let throttling = record.cpu_throttling.and_then(|found| {
+        let CpuThrottling { cpu_millis, periods, throttled_periods } = found;
+        held_back(cpu_millis, periods, throttled_periods, in_millis(record.duration))
+    });
+    let kills = record.oom_kills.unwrap_or(0);
+    let outlived = (record.wait == Wait::Exited { code: 0 }).then(|| outlived_a_kill(kills)).flatten();
+    let loose = record.memory_not_held.then(memory_let_loose);
+    [throttling, outlived, loose, lines_lost(record.lost_records)].into_iter().flatten()
 }
 
 /// Number of the last whole record in the spool.
@@ -183,6 +199,7 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
             Exit::NotPrepared { detail, disk_full: false }
         }
     };
+    let stopping_for = record.stop.map(|stop| record.ended_at.since(stop.sent_at));
     let stop = record.stop.map(|stop| match stop.cause {
         StopCause::Requested => StopSent::Order,
         StopCause::Timeout => StopSent::Timeout,
@@ -191,6 +208,7 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
     ExitFacts {
         exit,
         stop,
+        stopping_for,
         duration: ran.then(|| in_millis(record.duration)),
         peak_memory_bytes: record.peak_memory_bytes,
         last_n: record.last_n,

@@ -8,7 +8,7 @@ use crate::contract::problem::Warning;
 use crate::contract::protocol::Finish;
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::JobSpec;
-use crate::domain::change::JobResults;
+use crate::domain::change::{JobResults, StopCause};
 
 /// Lines of evidence an end may have.
 const MOST_EVIDENCE: usize = 3;
@@ -71,7 +71,10 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
     match (run.stop, end.reason) {
         (Some(stop), reason) if stopped && reason != EndReason::TimedOut => {
             end.reason = stop.cause.end_reason();
+            operators_word(stop.cause, &mut end);
         }
+        // The shim's own word when nobody came back for the task; the lease was suspended all the time.
+        (_, EndReason::WorkerLost) if finish.after_stop => {}
         (_, EndReason::Completed) if end.signal.is_some() => end.reason = EndReason::Signalled,
         (_, EndReason::Completed) if end.exit_code != Some(0) => end.reason = EndReason::ExitNonzero,
         (_, EndReason::Completed) => {
@@ -93,6 +96,10 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
     if end.reason != finish.end.reason {
         // What the worker concluded was about another end.
         (end.certainty, end.basis, end.advice) = (None, None, None);
+        if matches!(end.reason, EndReason::Drained | EndReason::Evicted) {
+            end.advice =
+                Some("`--retries 1 --retry-on operator` starts such jobs again elsewhere".to_owned());
+        }
     }
     end.owner = end.reason.owner();
     end.evidence.truncate(MOST_EVIDENCE);
@@ -102,6 +109,19 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
     end.signal = end.signal.filter(|name| name.len() <= MOST_SIGNAL_BYTES);
     end.duration_s = end.duration_s.map(|span| span.min(Seconds::MAX));
     end
+}
+
+/// What an operator did to the task, in front of how it took it.
+fn operators_word(cause: StopCause, end: &mut End) {
+    let said = match cause {
+        StopCause::Drain => "its worker was drained, and the deadline passed",
+        StopCause::Evict => "an operator evicted the task",
+        StopCause::Cancel | StopCause::Timeout => return,
+    };
+    end.detail = Some(match end.detail.take() {
+        Some(detail) => format!("{said}; {detail}"),
+        None => said.to_owned(),
+    });
 }
 
 /// Cuts what a worker may say of an end: it is stored with the job and in its events.
@@ -132,7 +152,6 @@ mod tests {
     use super::*;
     use crate::contract::quantity::Timestamp;
     use crate::contract::spec::Output;
-    use crate::domain::change::StopCause;
     use crate::domain::job::Stop;
 
     fn finish(reason: EndReason, exit_code: Option<i32>) -> Finish {
@@ -189,6 +208,17 @@ mod tests {
         let lost = finish(EndReason::Internal, None);
         assert_eq!(reason(&spec, Some(StopCause::Cancel), &lost), EndReason::Cancelled);
         assert_eq!(reason(&spec, None, &lost), EndReason::Internal);
+        let orphaned = Finish { after_stop: true, ..finish(EndReason::WorkerLost, None) };
+        assert_eq!(reason(&spec, None, &orphaned), EndReason::WorkerLost);
+    }
+
+    #[test]
+    fn an_operators_stop_is_named_before_how_the_program_took_it() {
+        let mut ended = finish(EndReason::Cancelled, None);
+        (ended.after_stop, ended.end.detail) = (true, Some("it did not end in time".to_owned()));
+        let end = Checked::of(&JobSpec::command(["true"]), &run(Some(StopCause::Evict)), &ended).end;
+        assert_eq!(end.detail.as_deref(), Some("an operator evicted the task; it did not end in time"));
+        assert!(end.advice.is_some_and(|advice| advice.contains("--retry-on operator")));
     }
 
     #[test]

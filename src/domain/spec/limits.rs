@@ -28,6 +28,8 @@ pub(super) const ATTEMPTS: u64 = 100;
 pub(super) const NODES: u64 = 10_000;
 /// Children of an array.
 pub(super) const ARRAY_JOBS: usize = 100_000;
+/// Memory of one task.
+pub(super) const LEAST_MEMORY_BYTES: u64 = 8 << 20;
 /// Cores of one task.
 pub(super) const CPUS: f64 = 1_000_000.0;
 /// Faults, and warnings, reported of one spec; past these it says that there are more.

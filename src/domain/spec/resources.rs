@@ -17,7 +17,7 @@ pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Resources> {
     let fields = reader.fields(node, FIELDS)?;
     let mut resources = Resources::default();
     fields.set(reader, "cpus", &mut resources.cpus, cpus);
-    resources.memory_bytes = fields.read(reader, "memory_bytes", Reader::bytes);
+    resources.memory_bytes = fields.read(reader, "memory_bytes", memory);
     resources.disk_bytes = fields.read(reader, "disk_bytes", Reader::bytes);
     resources.gpus = fields.read(reader, "gpus", gpus);
     fields.set(reader, "frameworks", &mut resources.frameworks, frameworks);
@@ -27,6 +27,18 @@ pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Resources> {
     fields.set(reader, "labels", &mut resources.labels, identity::labels);
     resources.worker = fields.read(reader, "worker", |reader, node| reader.line(node, limits::NAME_BYTES));
     Some(resources)
+}
+
+/// Less than this ends a program before it begins, and is more often a size without its unit than a wish.
+fn memory(reader: &mut Reader, node: Node<'_>) -> Option<u64> {
+    let bytes = reader.bytes(node)?;
+    let least = limits::LEAST_MEMORY_BYTES;
+    if bytes < least {
+        let expected =
+            format!("expected at least {least} bytes (8 MiB); a size may have a unit, such as 16GiB");
+        return reader.invalid(node.at, expected);
+    }
+    Some(bytes)
 }
 
 fn known_word(reader: &mut Reader, node: Node<'_>, words: &[&'static str]) -> Option<String> {

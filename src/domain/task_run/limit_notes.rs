@@ -20,6 +20,34 @@ pub fn memory_not_held(resources: &Resources, enforced: EnforcedLimits) -> Optio
     })
 }
 
+/// The kernel did not take the limit for this task.
+pub fn memory_let_loose() -> Warning {
+    Warning {
+        pointer: "/resources/memory_bytes".to_owned(),
+        detail: "the kernel did not take the memory limit of this task: it could use more than it asked for"
+            .to_owned(),
+    }
+}
+
+/// The program ended well, although the kernel had killed a part of it.
+pub fn outlived_a_kill(kills: u64) -> Option<Warning> {
+    (kills > 0).then(|| Warning {
+        pointer: "/resources/memory_bytes".to_owned(),
+        detail: format!(
+            "the kernel killed {kills} of the task's processes for lack of memory, yet the program exited with 0: its \
+             results may be incomplete; ask for more with `--memory`"
+        ),
+    })
+}
+
+/// The end of the log found no room, nor did the mark that says so.
+pub fn lines_lost(records: u64) -> Option<Warning> {
+    (records > 0).then(|| Warning {
+        pointer: String::new(),
+        detail: format!("the last {records} lines of the log are lost: the worker's disk was full"),
+    })
+}
+
 /// The task wanted more CPU than it asked for, often enough to be slower for it.
 pub fn held_back(cpu_millis: u32, periods: u64, throttled_periods: u64, ran: Seconds) -> Option<Warning> {
     let percent = (throttled_periods * 100).checked_div(periods)?;

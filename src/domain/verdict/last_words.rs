@@ -66,8 +66,15 @@ fn heard(lines: &[Spoken], others: &[Spoken], status: Status<'_>) -> LastWords {
     let wrapped = rest.iter().any(|line| rules::is_wrapper(&line.text));
     let silent_since = rest.iter().all(|line| says_nothing(&line.text) || rules::is_wrapper(&line.text));
     let ended_by_it = status.exit_code == Some(1) || (wrapped && status.exit_code.is_some());
-    if silent_since && ended_by_it && !went_on(others, &lines[last.last]) {
-        of_traceback(lines, last, status)
+    if silent_since && ended_by_it && !went_on(others, &lines[last.last], WENT_ON_MICROS) {
+        let mut words = of_traceback(lines, last, status);
+        if went_on(others, &lines[last.last], 0) {
+            // It spoke once more: perhaps it had handled this, and ended by something else.
+            if let Some(conclusion) = &mut words.conclusion {
+                conclusion.certainty = conclusion.certainty.min(Certainty::Possible);
+            }
+        }
+        words
     } else {
         let mut words = by_lines(lines, after, status);
         if words.conclusion.is_none() && silent_since {
@@ -78,9 +85,10 @@ fn heard(lines: &[Spoken], others: &[Spoken], status: Status<'_>) -> LastWords {
     }
 }
 
-fn went_on(others: &[Spoken], raised: &Spoken) -> bool {
+/// Whether the other stream said something more than so long after it.
+fn went_on(others: &[Spoken], raised: &Spoken, micros: i64) -> bool {
     let since = raised.time.micros();
-    others.iter().any(|line| line.time.micros() - since > WENT_ON_MICROS && !says_nothing(&line.text))
+    others.iter().any(|line| line.time.micros() - since > micros && !says_nothing(&line.text))
 }
 
 fn of_traceback(lines: &[Spoken], traceback: &Traceback, status: Status<'_>) -> LastWords {

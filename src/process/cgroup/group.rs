@@ -214,6 +214,28 @@ impl Group {
         Ok(())
     }
 
+    /// Whether this host lets it.
+    pub(in crate::process) fn limits_memory(&self) -> bool {
+        self.plan.memory.is_some()
+    }
+
+    /// Whether memory of its last task still counts for it that cannot be dropped, such as files in a `tmpfs`: that
+    /// would count for the next task too.
+    pub(in crate::process) fn is_charged(&self) -> bool {
+        let Some((folder, version)) = self.folder(&self.plan.memory) else { return false };
+        let (usage, drop_by) = match version {
+            Version::V1 => ("memory.usage_in_bytes", "memory.force_empty"),
+            Version::V2 => ("memory.current", "memory.reclaim"),
+        };
+        let used = || files::number(&folder.join(usage)).filter(|used| *used > LEFT_OVER_BYTES);
+        let Some(too_much) = used() else { return false };
+        let _ = match version {
+            Version::V1 => files::write(&folder.join(drop_by), 0),
+            Version::V2 => files::write(&folder.join(drop_by), too_much),
+        };
+        used().is_some()
+    }
+
     /// Whether the task has the groups for itself.
     pub(in crate::process) fn is_outside(&self) -> bool {
         !self.inside
