@@ -82,7 +82,7 @@ impl LogBudget {
 /// What stands in a log where lines were left out.
 pub fn elision_mark(lines: u64, bytes: u64, kept: Kept) -> String {
     let kept = match kept {
-        Kept::Whole => "the whole text is kept as the log artifact",
+        Kept::Whole => "the whole text is kept: gpulayer logs --full",
         Kept::UpToTheLimit => "the log artifact ends before or among them, at log_full_max_bytes",
         Kept::InPart => "they are missing from the log artifact too: the worker's disk was full",
     };
@@ -154,7 +154,7 @@ mod tests {
     fn a_mark_says_how_much_and_where_it_is() {
         assert_eq!(
             elision_mark(48_112, 9_143_000, Kept::Whole),
-            "… 48,112 lines, 9.1 MB elided here; the whole text is kept as the log artifact …"
+            "… 48,112 lines, 9.1 MB elided here; the whole text is kept: gpulayer logs --full …"
         );
         assert!(
             elision_mark(0, 999, Kept::UpToTheLimit).starts_with("… 0 lines, 999 B elided here; the log")
