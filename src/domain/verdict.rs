@@ -350,8 +350,8 @@ fn signalled(signal: &str, words: &LastWords, kernel: &[KernelWord<'_>], scene: 
         ),
         "SIGKILL" if scene.kernel.readable => (
             Certainty::Possible,
-            "GPUlayer did not send it, and the kernel log names no process of the task",
-            "somebody on the worker killed it: look for other supervisors, or `kill` in scripts",
+            "sent by neither GPUlayer nor, as far as the kernel log says, the kernel",
+            "look for who sent it: the program itself, another process of this user, or a person on the worker",
         ),
         "SIGKILL" => (
             Certainty::Possible,
