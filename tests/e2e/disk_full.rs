@@ -43,10 +43,11 @@ async fn until_worker_is(house: &House, state: &str) -> Value {
     .await
 }
 
-/// Lets the only task of a worker's folder go on.
+/// Lets every task that waits go on; others, which come and go meanwhile, do not care.
 fn go(worker_folder: &std::path::Path) {
-    let task = std::fs::read_dir(worker_folder.join("tasks")).unwrap().next().unwrap().unwrap().path();
-    std::fs::write(task.join("workspace/go"), "").unwrap();
+    for task in std::fs::read_dir(worker_folder.join("tasks")).unwrap().flatten() {
+        let _ = std::fs::write(task.path().join("workspace/go"), "");
+    }
 }
 
 fn storage_full(error: &gpulayer::client::ClientError) -> bool {
