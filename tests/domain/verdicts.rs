@@ -8,7 +8,9 @@ use gpulayer::contract::end::{Certainty, End, EndReason};
 use gpulayer::contract::log::Stream;
 use gpulayer::contract::quantity::{Seconds, Timestamp};
 use gpulayer::contract::spec::JobSpec;
-use gpulayer::domain::verdict::{Exit, ExitFacts, KernelLog, LastLine, MemoryFacts, Scene, verdict};
+use gpulayer::domain::verdict::{
+    Exit, ExitFacts, KernelLog, LastLine, MemoryFacts, Scene, StopSent, verdict,
+};
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -225,4 +227,18 @@ fn the_longest_last_words_are_judged_in_bounded_time() {
         verdict(&facts, &JobSpec::command(["x"]), &[]);
         assert!(began.elapsed() < Duration::from_secs(20), "{:?} for {}…", began.elapsed(), &text[..10]);
     }
+}
+
+#[test]
+fn a_program_that_did_not_heed_its_stop_signal_is_told_so() {
+    let spec = JobSpec { grace_s: Seconds::new(2), ..JobSpec::command(["x"]) };
+    let end = |signal: &str, stopping_for| {
+        let exit = Exit::Signalled { signal: signal.to_owned() };
+        let facts = ExitFacts { stop: Some(StopSent::Order), stopping_for, ..ExitFacts::of(exit) };
+        verdict(&facts, &spec, &[]).detail
+    };
+    let late = end("SIGKILL", Some(Seconds::new(2)));
+    assert_eq!(late.as_deref(), Some("it did not end within grace_s = 2 of its stop signal and was killed"));
+    assert_eq!(end("SIGTERM", Some(Seconds::new(2))), None);
+    assert_eq!(end("SIGKILL", Some(Seconds::new(1))), None, "it was killed before its time: `--now`");
 }

@@ -78,6 +78,13 @@ mod tests {
     }
 
     #[test]
+    fn what_did_not_happen_is_not_told() {
+        assert_eq!((outlived_a_kill(0), lines_lost(0)), (None, None));
+        assert!(outlived_a_kill(2).is_some_and(|warning| warning.detail.contains("killed 2 of the task's")));
+        assert!(lines_lost(7).is_some_and(|warning| warning.detail.contains("last 7 lines")));
+    }
+
+    #[test]
     fn a_limit_nobody_asked_for_is_not_missed() {
         let held = EnforcedLimits { memory: true, ..EnforcedLimits::default() };
         let asked = Resources { memory_bytes: Some(1), ..Resources::default() };
