@@ -89,7 +89,8 @@ fn a_program_that_runs_too_long_is_timed_out() {
     spec.grace_s = Seconds::from_millis(100);
     let (_, finish) = server.run(spec);
     assert_eq!((finish.end.reason, finish.after_stop), (EndReason::TimedOut, true));
-    assert_eq!(finish.end.detail.as_deref(), Some("ran longer than timeout_s = 0.2"));
+    let both = "ran longer than timeout_s = 0.2; it did not end within grace_s = 0.1 of its stop signal and was killed";
+    assert_eq!(finish.end.detail.as_deref(), Some(both));
     stop(worker);
 }
 
