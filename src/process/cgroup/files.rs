@@ -16,11 +16,6 @@ pub(super) fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// One number.
-pub(super) fn number(path: &Path) -> Option<u64> {
-    read(path)?.trim().parse().ok()
-}
-
 /// A counter among lines such as `oom_kill 3`.
 pub(super) fn counter(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;

@@ -94,6 +94,7 @@ pub(in crate::process) struct Group {
     peak: Option<File>,
     cpu_before: Option<(u64, u64)>,
     pids_now: Option<File>,
+    memory_now: Option<File>,
     /// Whether a task was in it already.
     used: bool,
 }
@@ -130,6 +131,13 @@ impl Group {
             return None;
         }
         let memory = plan.memory.as_ref().map(|place| (place.base.join(&name), place.version));
+        let memory_now = memory.as_ref().and_then(|(folder, version)| {
+            File::open(folder.join(match version {
+                Version::V1 => "memory.usage_in_bytes",
+                Version::V2 => "memory.current",
+            }))
+            .ok()
+        });
         let oom = memory.and_then(|(folder, version)| OomCount::open(&folder, version));
         let pids_now =
             plan.pids.as_ref().and_then(|place| File::open(place.base.join(&name).join("pids.current")).ok());
@@ -144,6 +152,7 @@ impl Group {
             peak: None,
             cpu_before: None,
             pids_now,
+            memory_now,
             used: false,
         })
     }
@@ -184,12 +193,6 @@ impl Group {
         let Some((folder, version)) = self.folder(&self.plan.memory) else { return };
         match version {
             Version::V1 => {
-                if files::number(&folder.join("memory.usage_in_bytes"))
-                    .is_some_and(|used| used > LEFT_OVER_BYTES)
-                {
-                    // What cannot be dropped now counts for the next task.
-                    let _ = files::write(&folder.join("memory.force_empty"), 0);
-                }
                 let path = folder.join("memory.max_usage_in_bytes");
                 if files::write(&path, 0).is_ok() {
                     self.peak = File::open(path).ok();
@@ -222,18 +225,25 @@ impl Group {
     /// Whether memory of its last task still counts for it that cannot be dropped, such as files in a `tmpfs`: that
     /// would count for the next task too.
     pub(in crate::process) fn is_charged(&self) -> bool {
-        let Some((folder, version)) = self.folder(&self.plan.memory) else { return false };
-        let (usage, drop_by) = match version {
-            Version::V1 => ("memory.usage_in_bytes", "memory.force_empty"),
-            Version::V2 => ("memory.current", "memory.reclaim"),
-        };
-        let used = || files::number(&folder.join(usage)).filter(|used| *used > LEFT_OVER_BYTES);
-        let Some(too_much) = used() else { return false };
+        let charged = self.charged_bytes();
+        charged > LEFT_OVER_BYTES && {
+            self.drop_charges(charged);
+            self.charged_bytes() > LEFT_OVER_BYTES
+        }
+    }
+
+    fn charged_bytes(&self) -> u64 {
+        let text = self.memory_now.as_ref().and_then(|file| files::reread(file, &mut [0; 4096]));
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Drops what the kernel can fetch again, such as page cache.
+    fn drop_charges(&self, bytes: u64) {
+        let Some((folder, version)) = self.folder(&self.plan.memory) else { return };
         let _ = match version {
-            Version::V1 => files::write(&folder.join(drop_by), 0),
-            Version::V2 => files::write(&folder.join(drop_by), too_much),
+            Version::V1 => files::write(&folder.join("memory.force_empty"), 0),
+            Version::V2 => files::write(&folder.join("memory.reclaim"), bytes),
         };
-        used().is_some()
     }
 
     /// Whether the task has the groups for itself.
