@@ -496,6 +496,7 @@ impl Handler<Describe> for WorkerSession {
         };
         if !self.record.gone {
             describe.into.add(Worker {
+                warnings: Vec::new(),
                 id: self.record.id,
                 name: self.record.name.clone(),
                 kind: self.record.kind,

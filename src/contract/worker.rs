@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::artifact::{Digest, OutputFile};
 use super::end::End;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
+use super::problem::Warning;
 use super::quantity::{Cpus, Seconds, Timestamp};
 
 /// A task's state (CONTRACT, Words and states).
@@ -257,6 +258,9 @@ pub struct Worker {
     /// Longest silence between two heartbeats since the server started or the worker came back, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_silence_s: Option<Seconds>,
+    /// What was noticed in the call that this answers: fields that do not exist.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 /// A worker that is being emptied.

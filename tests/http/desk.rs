@@ -101,6 +101,7 @@ impl Shared {
             health: None,
             drain: draining.then_some(Drain { since, deadline: None }),
             longest_silence_s: None,
+            warnings: Vec::new(),
         }
     }
 

@@ -34,6 +34,11 @@ fn a_drain_takes_a_deadline_or_none_and_is_taken_back() {
         assert_eq!(post("drain", &bad).ok(422).pointers(), ["/deadline_s"], "{bad}");
     }
     assert_eq!(*stand.shared.drain.lock(), Some(DrainOrder::Drain { deadline }), "a refusal changes nothing");
+    let misspelt = post("drain", &json!({ "deadline": 60 })).ok(200).json();
+    assert_eq!(
+        misspelt["warnings"][0]["pointer"], "/deadline",
+        "it drains, and says that no deadline came with it"
+    );
     assert!(post("resume", &json!({})).ok(200).json()["drain"].is_null());
     assert_eq!(*stand.shared.drain.lock(), Some(DrainOrder::Resume));
     for call in ["drain", "resume"] {

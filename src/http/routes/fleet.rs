@@ -1,6 +1,7 @@
 //! The fleet: workers as clients see them, and what operators ask of them.
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use serde::de::DeserializeOwned;
 
 use crate::actors::messages::front_desk::{
     ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, ListWorkers, UnknownWorker,
@@ -9,8 +10,10 @@ use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::WorkerId;
 use crate::contract::job::Page;
+use crate::contract::problem::Warning;
 use crate::contract::worker::{DrainRequest, EvictRequest, Worker};
-use crate::http::body::{self, JSON_LIMIT_BYTES};
+use crate::domain::change::UsedKey;
+use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::idempotency::{Key, REPLAYED_HEADER};
@@ -44,12 +47,8 @@ pub async fn drain(
     client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    let id = worker_id_in(&path)?;
-    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
-    let key = Key::of(&request, &client, &bytes)?;
-    Query::none(&request)?;
-    let asked = body::parse_object::<DrainRequest>(&request, &bytes, &["deadline_s"])?.asked;
-    change(&state, id, DrainOrder::Drain { deadline: asked.deadline_s }, key).await
+    let call = Call::<DrainRequest>::read(&request, payload, &path, &client, &["deadline_s"]).await?;
+    change(&state, DrainOrder::Drain { deadline: call.asked.deadline_s }, call).await
 }
 
 /// The worker takes tasks again. Tasks that were told to stop stay told.
@@ -60,12 +59,8 @@ pub async fn resume(
     client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    let id = worker_id_in(&path)?;
-    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
-    let key = Key::of(&request, &client, &bytes)?;
-    Query::none(&request)?;
-    body::parse_object::<serde_json::Value>(&request, &bytes, &[])?;
-    change(&state, id, DrainOrder::Resume, key).await
+    let call = Call::<serde_json::Value>::read(&request, payload, &path, &client, &[]).await?;
+    change(&state, DrainOrder::Resume, call).await
 }
 
 /// Stops one task of this worker with its grace; one that has not started goes elsewhere. Answers with the worker.
@@ -76,12 +71,8 @@ pub async fn evict(
     client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    let id = worker_id_in(&path)?;
-    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
-    let key = Key::of(&request, &client, &bytes)?;
-    Query::none(&request)?;
-    let asked = body::parse_object::<EvictRequest>(&request, &bytes, &["task_id"])?.asked;
-    let used = key.as_ref().map(|key| key.used(200, &[], clock::now()));
+    let call = Call::<EvictRequest>::read(&request, payload, &path, &client, &["task_id"]).await?;
+    let (id, asked, used) = (call.worker, call.asked, call.used());
     let outcome = desk::ask(|reply| {
         state.ports.desk.evict_task.do_send(EvictTask {
             worker_id: id,
@@ -92,12 +83,12 @@ pub async fn evict(
     })
     .await?;
     match outcome {
-        Ok(Keyed::Done(_)) => shown(&state, id, false).await,
-        Ok(Keyed::Repeat) => repeated(&state, id, key.as_ref()).await,
+        Ok(Keyed::Done(_)) => call.answer(&state, false).await,
+        Ok(Keyed::Repeat) => call.repeat(&state).await,
         Err(EvictRefusal::UnknownWorker) => Err(no_worker(id)),
         // The first call may have ended it, and then its repeat is still answered.
-        Err(EvictRefusal::NotThere) => match state.first_answer(key.as_ref())? {
-            Some(_) => shown(&state, id, true).await,
+        Err(EvictRefusal::NotThere) => match state.first_answer(call.key.as_ref())? {
+            Some(_) => call.answer(&state, true).await,
             None => Err(gone(&state, id, &asked)?),
         },
     }
@@ -114,37 +105,63 @@ fn gone(state: &EdgeState, worker: WorkerId, asked: &EvictRequest) -> Result<Ref
     })
 }
 
-async fn change(
-    state: &EdgeState,
-    id: WorkerId,
-    order: DrainOrder,
-    key: Option<Key>,
-) -> Result<HttpResponse, Refusal> {
-    let used = key.as_ref().map(|key| key.used(200, &[], clock::now()));
+async fn change<T>(state: &EdgeState, order: DrainOrder, call: Call<T>) -> Result<HttpResponse, Refusal> {
+    let (worker_id, key) = (call.worker, call.used());
     let outcome = desk::ask(|reply| {
-        state.ports.desk.change_drain.do_send(ChangeDrain { worker_id: id, order, key: used, reply });
+        state.ports.desk.change_drain.do_send(ChangeDrain { worker_id, order, key, reply })
     })
     .await?;
     match outcome {
-        Ok(Keyed::Done(())) => shown(state, id, false).await,
-        Ok(Keyed::Repeat) => repeated(state, id, key.as_ref()).await,
-        Err(UnknownWorker) => Err(no_worker(id)),
+        Ok(Keyed::Done(())) => call.answer(state, false).await,
+        Ok(Keyed::Repeat) => call.repeat(state).await,
+        Err(UnknownWorker) => Err(no_worker(worker_id)),
     }
 }
 
-/// The answer to a repeat: the worker as it stands now.
-async fn repeated(state: &EdgeState, id: WorkerId, key: Option<&Key>) -> Result<HttpResponse, Refusal> {
-    state.repeated(key)?;
-    shown(state, id, true).await
+/// What an operator asks of one worker.
+struct Call<T> {
+    worker: WorkerId,
+    asked: T,
+    key: Option<Key>,
+    warnings: Vec<Warning>,
 }
 
-async fn shown(state: &EdgeState, id: WorkerId, replayed: bool) -> Result<HttpResponse, Refusal> {
-    let worker = worker(state, id).await?;
-    let mut answer = HttpResponse::Ok();
-    if replayed {
-        answer.insert_header((REPLAYED_HEADER, "true"));
+impl<T: DeserializeOwned> Call<T> {
+    async fn read(
+        request: &HttpRequest,
+        payload: web::Payload,
+        path: &str,
+        client: &Client,
+        known: &[&str],
+    ) -> Result<Self, Refusal> {
+        let worker = worker_id_in(path)?;
+        let bytes = body::read_json_bytes(request, payload, JSON_LIMIT_BYTES).await?;
+        let key = Key::of(request, client, &bytes)?;
+        Query::none(request)?;
+        let Asked { asked, warnings } = body::parse_object(request, &bytes, known)?;
+        Ok(Self { worker, asked, key, warnings })
     }
-    Ok(answer.json(worker))
+}
+
+impl<T> Call<T> {
+    fn used(&self) -> Option<Box<UsedKey>> {
+        self.key.as_ref().map(|key| key.used(200, &[], clock::now()))
+    }
+
+    /// The answer to a repeat: the worker as it stands now.
+    async fn repeat(self, state: &EdgeState) -> Result<HttpResponse, Refusal> {
+        state.repeated(self.key.as_ref())?;
+        self.answer(state, true).await
+    }
+
+    async fn answer(self, state: &EdgeState, replayed: bool) -> Result<HttpResponse, Refusal> {
+        let worker = Worker { warnings: self.warnings, ..worker(state, self.worker).await? };
+        let mut answer = HttpResponse::Ok();
+        if replayed {
+            answer.insert_header((REPLAYED_HEADER, "true"));
+        }
+        Ok(answer.json(worker))
+    }
 }
 
 async fn worker(state: &EdgeState, id: WorkerId) -> Result<Worker, Refusal> {
