@@ -181,6 +181,7 @@ impl OwnDaemon {
                 ));
                 break;
             }
+            // The kernel waits for a lock without an end, and two seconds from now somebody has to be told.
             std::thread::sleep(LOOK_AGAIN);
         }
         loop {

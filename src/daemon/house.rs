@@ -155,7 +155,7 @@ fn leave_after_failed_commit(error: StoreError) {
          Make room or repair the disk, then start it again"
     );
     // Not a panic and not a return: no actor may say another word (docs/ARCHITECTURE.md: persist before you
-    // speak).
+    // speak). `EX_IOERR`, for a supervisor that tells faults of the disk from others.
     std::process::exit(74);
 }
 

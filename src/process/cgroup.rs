@@ -94,6 +94,7 @@ impl Groups {
                 left.sort_unstable();
                 return Err(left);
             }
+            // Nothing tells that a group of version 1 has become empty.
             std::thread::sleep(LOOK_AGAIN);
         }
     }

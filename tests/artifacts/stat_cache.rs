@@ -39,6 +39,7 @@ fn until_remembered(root: &Path, cache: &Path) -> Bundle {
             return bundle;
         }
         assert!(Instant::now() < deadline, "never remembered");
+        // Being still is a matter of time: only that much of it makes the tree old enough.
         std::thread::sleep(Duration::from_millis(50));
     }
 }

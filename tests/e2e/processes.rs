@@ -65,6 +65,7 @@ pub fn remove_groups(worker_folder: &Path) {
                 let _ = std::fs::remove_dir(group);
             }
             if std::fs::remove_dir(base).is_err() {
+                // Nothing tells that a group has become empty: tried again, so many times at most.
                 std::thread::sleep(Duration::from_millis(2));
             }
         }

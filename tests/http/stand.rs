@@ -212,6 +212,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !holds() {
         assert!(Instant::now() < until, "never came: {what}");
+        // Between looks at a condition that has no sender; never instead of one.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

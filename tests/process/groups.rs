@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::bench::{
     Bench, PATIENCE, end_of, event_of, is_running, noted_pids, pool_in, shims, until, until_printed,
 };
+use crate::frozen::Frozen;
 
 const MIB: u64 = 1 << 20;
 
@@ -247,36 +248,6 @@ async fn the_last_shim_takes_the_groups_with_it() {
     let folder = bench.kill_worker();
     until("no group is left", || bases.iter().all(|base| !base.exists())).await;
     drop(folder);
-}
-
-/// Kept from dying as a disk that does not answer would keep it.
-struct Frozen {
-    group: PathBuf,
-}
-
-impl Frozen {
-    const ROOT: &str = "/sys/fs/cgroup/freezer";
-
-    /// `None`: this host has no freezer of version 1, the only one that holds even what was killed.
-    fn freeze(pid: u32) -> Option<Self> {
-        let group = Path::new(Self::ROOT).join(format!("gpulayer-test-{pid}"));
-        std::fs::create_dir(&group).ok()?;
-        let frozen = Self { group };
-        std::fs::write(frozen.group.join("cgroup.procs"), pid.to_string()).ok()?;
-        std::fs::write(frozen.group.join("freezer.state"), "FROZEN").ok()?;
-        Some(frozen)
-    }
-
-    fn thaw(&self) {
-        std::fs::write(self.group.join("freezer.state"), "THAWED").unwrap();
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let _ = std::fs::write(self.group.join("freezer.state"), "THAWED");
-        let _ = std::fs::remove_dir(&self.group);
-    }
 }
 
 #[tokio::test]

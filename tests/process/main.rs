@@ -4,6 +4,8 @@
 mod adoption;
 mod bench;
 mod ends;
+#[path = "../support/frozen.rs"]
+mod frozen;
 mod groups;
 mod logs;
 mod old_shims;

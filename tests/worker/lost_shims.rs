@@ -1,6 +1,5 @@
 //! Tasks whose shim was killed, and worse: with files half written, pids used again, processes that do not die.
 
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use gpulayer::contract::end::EndReason;
 use gpulayer::contract::ids::TaskId;
 use gpulayer::contract::protocol::Report;
 
+use crate::frozen::Frozen;
 use crate::server::{Server, is_alive, shell, stop, until};
 
 fn kill(pid: &str) {
@@ -85,7 +85,7 @@ fn half_written_files_of_a_shim_cost_its_task_and_no_more() {
 fn what_does_not_die_keeps_its_task_and_holds_up_no_start() {
     let server = Server::new();
     let (task_id, pid) = bereft(&server);
-    let Some(frozen) = Frozen::freeze(&pid) else {
+    let Some(frozen) = Frozen::freeze(pid.parse().unwrap()) else {
         eprintln!(
             "NOT TESTED: no process can be kept from dying here, {} is not there for this user",
             Frozen::ROOT
@@ -108,33 +108,4 @@ fn what_does_not_die_keeps_its_task_and_holds_up_no_start() {
     assert_eq!(server.finish_of(task_id).end.reason, EndReason::Internal);
     assert!(!is_alive(&pid));
     stop(worker);
-}
-
-/// Kept from dying as a disk that does not answer would keep it.
-struct Frozen {
-    group: PathBuf,
-}
-
-impl Frozen {
-    const ROOT: &str = "/sys/fs/cgroup/freezer";
-
-    fn freeze(pid: &str) -> Option<Self> {
-        let group = Path::new(Self::ROOT).join(format!("gpulayer-test-{pid}"));
-        std::fs::create_dir(&group).ok()?;
-        let frozen = Self { group };
-        std::fs::write(frozen.group.join("cgroup.procs"), pid).ok()?;
-        std::fs::write(frozen.group.join("freezer.state"), "FROZEN").ok()?;
-        Some(frozen)
-    }
-
-    fn thaw(&self) {
-        std::fs::write(self.group.join("freezer.state"), "THAWED").unwrap();
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let _ = std::fs::write(self.group.join("freezer.state"), "THAWED");
-        let _ = std::fs::remove_dir(&self.group);
-    }
 }

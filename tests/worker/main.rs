@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod files;
+#[path = "../support/frozen.rs"]
+mod frozen;
 mod lost_shims;
 mod restarts;
 mod runs;

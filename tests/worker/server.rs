@@ -328,6 +328,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
+        // Between looks: files and processes of others have no sender.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

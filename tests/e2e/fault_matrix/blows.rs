@@ -87,6 +87,7 @@ pub fn kill_shims(shims: &[u32], worker_folders: &[PathBuf], victims: &mut Victi
     for shim in shims {
         while !matches!(processes::state(*shim), None | Some('T' | 'Z')) {
             assert!(began.elapsed() < DEADLINE, "shim {shim} does not stop");
+            // A stop is told to the parent alone, which is the worker; its state is looked at, under a deadline.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
