@@ -129,11 +129,16 @@ async fn bring_all(client: &Client, files: &[Wanted], to: &Path, force: bool) ->
     if let Some(path) = in_the_way.first() {
         return Err(CliError::InTheWay { path: path.clone(), count: in_the_way.len() });
     }
-    let mut written = 0;
+    let (mut written, mut refused) = (0, None);
     for file in wanted {
-        written += bring(client, &root, to, file).await?;
+        match bring(client, &root, to, file).await {
+            Ok(bytes) => written += bytes,
+            // One that the server does not give costs none of the others; the first is told about at the end.
+            Err(CliError::Client(error)) if error.problem().is_some() => drop(refused.get_or_insert(error)),
+            Err(error) => return Err(error),
+        }
     }
-    Ok(written)
+    refused.map_or(Ok(written), |error| Err(error.into()))
 }
 
 /// What is at a file's place now.

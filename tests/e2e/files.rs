@@ -4,7 +4,7 @@ use gpulayer::contract::end::EndReason;
 use gpulayer::contract::job::JobState;
 use serde_json::json;
 
-use crate::house::{House, shell};
+use crate::house::{House, eventually, shell};
 
 #[actix_rt::test]
 async fn outputs_come_back_at_every_end_and_a_missing_one_is_no_success() {
@@ -35,6 +35,25 @@ fn a_job_that_fails_still_yields_the_file_it_never_declared() {
     let fetch = house.run(&["fetch", "@last", "--undeclared", "--to", "back"]);
     assert!(fetch.status.success(), "{fetch:?}");
     assert_eq!(std::fs::read_to_string(house.path().join("back/left.txt")).unwrap(), "precious\n");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}
+
+#[actix_rt::test]
+async fn a_kept_file_that_cannot_be_had_costs_none_of_the_others() {
+    let house = House::new();
+    let run = house.run(&["run", "--source", "none", "--", "sh", "-c", "touch a m z"]);
+    assert!(run.status.success(), "{run:?}");
+    // It is put away after the job has ended.
+    eventually("the workspace to be kept", async || {
+        let kept = std::fs::read_dir(house.state().join("worker/kept")).ok()?.next()?.ok()?.path();
+        std::fs::remove_file(kept.join("workspace/m")).ok()
+    })
+    .await;
+    let fetch = house.run(&["fetch", "@last", "--undeclared", "--to", "back"]);
+    let said = String::from_utf8_lossy(&fetch.stderr).into_owned();
+    assert!(!fetch.status.success() && said.contains("no kept file `m`"), "{said}");
+    let there = ["a", "m", "z"].map(|name| house.path().join("back").join(name).exists());
+    assert_eq!(there, [true, false, true], "{said}");
     assert!(house.run(&["down", "--yes"]).status.success());
 }
 
