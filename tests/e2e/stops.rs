@@ -123,6 +123,11 @@ async fn a_drain_under_load_outlives_a_crash_and_a_resume_lets_the_queue_go_on()
     assert_eq!((shown.state, shown.id), (WorkerState::Draining, worker.id), "it stays, and stays drained");
     daemon.kill();
     let _daemon = house.daemon().await;
+    // Offline until its first word.
+    eventually("the worker to be back", async || {
+        (house.only_worker().await.state != WorkerState::Offline).then_some(())
+    })
+    .await;
     assert!(house.printed(&["worker", "list"]).contains("draining"));
     house.printed(&["workers", "resume", &worker.name]);
     for id in [late, ends_itself] {
