@@ -1,12 +1,16 @@
 //! The HTTP/1.1 client of the command line and of remote workers: JSON calls, transfers and event streams over a
-//! Unix socket or TCP. Keeps idle connections, tells "unreachable" from "cut", and repeats by itself only
-//! what may be repeated. Never reads configuration; never starts anything unless it was given a [`Revive`].
+//! Unix socket, TLS or TCP, also through a proxy. Keeps idle connections, tells "unreachable" from "cut", and repeats
+//! by itself only what may be repeated. Reads no configuration but the proxy variables that all programs know; never
+//! starts anything unless it was given a [`Revive`].
 
 mod connection;
+pub mod connection_string;
 pub mod endpoint;
 pub mod error;
 pub mod event_stream;
 pub mod http_channel;
+pub mod proxy;
+mod route;
 pub mod transfer;
 pub mod worker_channel;
 
@@ -24,10 +28,14 @@ use serde::de::DeserializeOwned;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Problem;
 
+pub use crate::tls::Trust;
 pub use connection::RequestBody;
 use connection::{Connection, Exchange, Unsent};
+pub use connection_string::ConnectionString;
 pub use endpoint::Endpoint;
 pub use error::ClientError;
+pub use proxy::Proxy;
+use route::Route;
 
 /// The header every answer of a server carries: its version.
 pub const VERSION_HEADER: &str = "x-gpulayer-version";
@@ -51,7 +59,7 @@ pub struct Client {
 }
 
 struct Shared {
-    endpoint: Endpoint,
+    route: Route,
     headers: HeaderMap,
     reconnect_for: Duration,
     answer_within: Option<Duration>,
@@ -165,7 +173,7 @@ impl Client {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             shared: Arc::new(Shared {
-                endpoint,
+                route: Route::to(endpoint),
                 headers: HeaderMap::new(),
                 reconnect_for: Duration::from_secs(10),
                 answer_within: None,
@@ -179,7 +187,7 @@ impl Client {
     fn rebuilt(self, change: impl FnOnce(&mut Shared)) -> Self {
         let shared = &self.shared;
         let mut shared = Shared {
-            endpoint: shared.endpoint.clone(),
+            route: shared.route.clone(),
             headers: shared.headers.clone(),
             reconnect_for: shared.reconnect_for,
             answer_within: shared.answer_within,
@@ -189,6 +197,16 @@ impl Client {
         };
         change(&mut shared);
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Whom to believe over TLS; by default the system's certificate authorities.
+    pub fn with_trust(self, trust: Trust) -> Self {
+        self.rebuilt(|shared| shared.route.trust(trust))
+    }
+
+    /// Through this proxy or none, instead of what the environment says.
+    pub fn with_proxy(self, proxy: Option<Proxy>) -> Self {
+        self.rebuilt(|shared| shared.route.through(proxy))
     }
 
     /// Sends `Authorization: Bearer TOKEN` with every request.
@@ -226,7 +244,7 @@ impl Client {
 
     /// Where it connects to.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.shared.endpoint
+        self.shared.route.endpoint()
     }
 
     /// The server's version, as its first answer told it.
@@ -316,10 +334,15 @@ impl Client {
         let operation = format!("{method} {path}");
         let mut request = Request::new(body);
         *request.method_mut() = method;
-        *request.uri_mut() = path.parse().map_err(|source| ClientError::BadPath { operation, source })?;
+        let route = &self.shared.route;
+        *request.uri_mut() =
+            route.target(path).map_err(|source| ClientError::BadPath { operation, source })?;
         let target = request.headers_mut();
-        target.reserve(self.shared.headers.len() + headers.len() + 1);
-        target.insert(header::HOST, self.shared.endpoint.host_header());
+        target.reserve(self.shared.headers.len() + headers.len() + 2);
+        target.insert(header::HOST, route.endpoint().host_header());
+        if let Some(word) = route.proxy_authorization() {
+            target.insert(header::PROXY_AUTHORIZATION, word);
+        }
         target.extend(
             self.shared.headers.iter().chain(headers).map(|(name, value)| (name.clone(), value.clone())),
         );
@@ -345,7 +368,13 @@ impl Client {
             }
         }
         let connection = self.connect().await?;
-        self.send(connection, operation, next, within).await.map_err(|unsent| unsent.error)
+        match self.send(connection, operation, next, within).await {
+            Ok(exchange) => Ok(exchange),
+            Err(Unsent { error, .. }) if self.shared.server_version.get().is_none() => {
+                Err(self.shared.route.explained(error).await)
+            }
+            Err(unsent) => Err(unsent.error),
+        }
     }
 
     async fn send(
@@ -358,25 +387,24 @@ impl Client {
         let sent = connection.send(operation, request);
         let Some(within) = within else { return sent.await };
         tokio::time::timeout(within, sent).await.unwrap_or_else(|_| {
-            let (endpoint, operation) = (self.shared.endpoint.clone(), operation.to_owned());
+            let (endpoint, operation) = (self.endpoint().clone(), operation.to_owned());
             let error = ClientError::Silent { endpoint, operation, within_s: within.as_secs() };
             Err(Unsent { error, request: None })
         })
     }
 
     async fn connect(&self) -> Result<Connection, ClientError> {
-        let endpoint = &self.shared.endpoint;
-        let refused = match Connection::open(endpoint).await {
+        let refused = match self.shared.route.open().await {
             Ok(connection) => return Ok(connection),
-            Err(source) => source,
+            Err(refused) => refused,
         };
-        let Some(revive) = &self.shared.revive else {
-            return Err(ClientError::Unreachable { endpoint: endpoint.clone(), source: refused });
-        };
-        revive.revive().map_err(|source| ClientError::NotStarted { source })?;
-        Connection::open(endpoint)
-            .await
-            .map_err(|source| ClientError::Unreachable { endpoint: endpoint.clone(), source })
+        match &self.shared.revive {
+            Some(revive) if refused.is_connection() => {
+                revive.revive().map_err(|source| ClientError::NotStarted { source })?;
+                self.shared.route.open().await
+            }
+            _ => Err(refused),
+        }
     }
 
     fn idle_connection(&self) -> Option<Connection> {

@@ -8,6 +8,7 @@ pub mod event;
 pub mod ids;
 pub mod job;
 pub mod log;
+pub mod pin;
 pub mod problem;
 pub mod protocol;
 pub mod quantity;

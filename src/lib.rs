@@ -14,6 +14,7 @@ pub mod durability;
 pub mod journal;
 pub mod process;
 pub mod store;
+pub mod tls;
 
 pub mod actors;
 

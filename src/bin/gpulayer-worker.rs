@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser;
-use gpulayer::client::Endpoint;
 use gpulayer::client::http_channel::HttpChannel;
 use gpulayer::client::worker_channel::SessionEnd;
+use gpulayer::client::{Endpoint, Trust};
 use gpulayer::config::{ConfigError, SecretSource, Settings};
 use gpulayer::contract::quantity::Cpus;
 use gpulayer::contract::worker::WorkerKind;
@@ -67,7 +67,7 @@ fn main() -> anyhow::Result<()> {
         }
         None => std::env::var("GPULAYER_JOIN_TOKEN").unwrap_or_default(),
     };
-    let channel = HttpChannel::new(endpoint, token.trim())?;
+    let channel = HttpChannel::new(endpoint, Trust::default(), token.trim())?;
     let name =
         flags.name.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let folder = std::path::absolute(&flags.folder).context("cannot tell where --folder is")?;

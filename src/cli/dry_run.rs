@@ -70,6 +70,13 @@ fn text(spec: &Map<String, Value>, endpoint: &Endpoint, before: &str) -> String 
                 ),
             )
         }
+        Endpoint::Https { host, port } => (
+            format!("curl {endpoint}/v1/jobs -H \"Authorization: Bearer $GPULAYER_TOKEN\""),
+            format!(
+                "connection = http.client.HTTPSConnection(\"{host}\", {port})\n\
+                 headers = {{\"Content-Type\": \"application/json\", \"Authorization\": f\"Bearer {{os.environ['GPULAYER_TOKEN']}}\"}}"
+            ),
+        ),
         Endpoint::Tcp { host, port } => (
             format!("curl {endpoint}/v1/jobs -H \"Authorization: Bearer $GPULAYER_TOKEN\""),
             format!(

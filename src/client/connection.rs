@@ -1,9 +1,8 @@
-//! One HTTP/1.1 connection: opening it, one exchange at a time over it, and what a failed exchange means.
+//! One open HTTP/1.1 connection: one exchange at a time over it, and what a failed exchange means.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt};
@@ -11,13 +10,8 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, UnixStream};
 
-use super::endpoint::Endpoint;
 use super::error::ClientError;
-
-/// The system itself would try for minutes.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The body of a request: nothing, bytes, or a stream of known length.
 pub enum RequestBody {
@@ -103,20 +97,7 @@ pub(super) struct Unsent {
 }
 
 impl Connection {
-    pub(super) async fn open(endpoint: &Endpoint) -> io::Result<Self> {
-        match endpoint {
-            Endpoint::Unix(path) => Self::over(UnixStream::connect(path).await?).await,
-            Endpoint::Tcp { host, port } => {
-                let connecting = TcpStream::connect((host.as_str(), *port));
-                let stream = tokio::time::timeout(CONNECT_WITHIN, connecting).await??;
-                // Without it Nagle holds small requests back until the last acknowledgement has come.
-                stream.set_nodelay(true)?;
-                Self::over(stream).await
-            }
-        }
-    }
-
-    async fn over<S>(stream: S) -> io::Result<Self>
+    pub(super) async fn over<S>(stream: S) -> io::Result<Self>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {

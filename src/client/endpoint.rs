@@ -1,6 +1,7 @@
-//! Where a server listens: a Unix socket, or a host and port.
+//! Where a server listens: a Unix socket, or a host and port with TLS or without.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use hyper::header::HeaderValue;
@@ -20,19 +21,22 @@ pub enum Endpoint {
         /// Port.
         port: u16,
     },
+    /// HTTP over TLS.
+    Https {
+        /// Name or address, IPv6 without brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
 }
 
 /// An address that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Encrypted connections come with remote workers.
-    #[error("`{url}`: https is not built yet; use http:// on loopback, or the Unix socket")]
-    Https {
-        /// As given.
-        url: String,
-    },
     /// Not a form this client knows.
-    #[error("`{url}` is not a server address: expected `http://HOST[:PORT]` or `unix:/PATH`")]
+    #[error(
+        "`{url}` is not a server address: expected `https://HOST[:PORT]`, `http://HOST[:PORT]` or `unix:/PATH`"
+    )]
     Form {
         /// As given.
         url: String,
@@ -40,59 +44,90 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Reads `http://HOST[:PORT]`, `unix:/PATH` or `unix:///PATH`.
+    /// Reads `https://HOST[:PORT]`, `http://HOST[:PORT]`, `unix:/PATH` or `unix:///PATH`.
     pub fn parse(url: &str) -> Result<Self, EndpointError> {
         let form = || EndpointError::Form { url: url.to_owned() };
-        if url.starts_with("https://") {
-            return Err(EndpointError::Https { url: url.to_owned() });
-        }
         if let Some(path) = url.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(form()) };
         }
-        let authority = url.strip_prefix("http://").ok_or_else(form)?;
-        let authority = authority.strip_suffix('/').unwrap_or(authority);
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(rest) => {
-                let (host, port) = rest.split_once(']').ok_or_else(form)?;
-                (host, port.strip_prefix(':'))
-            }
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            },
+        let (authority, encrypted) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
+            (Some(authority), _) => (authority, true),
+            (None, Some(authority)) => (authority, false),
+            (None, None) => return Err(form()),
         };
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_');
-        if host.is_empty() || !host.chars().all(allowed) {
-            return Err(form());
+        let (host, port) =
+            authority_parts(authority.strip_suffix('/').unwrap_or(authority)).ok_or_else(form)?;
+        Ok(if encrypted { Self::Https { host, port } } else { Self::Tcp { host, port } })
+    }
+
+    /// Host and port, for what is reached over a network.
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        match self {
+            Endpoint::Unix(_) => None,
+            Endpoint::Tcp { host, port } | Endpoint::Https { host, port } => Some((host, *port)),
         }
-        let port = port.map_or(Ok(DEFAULT_PORT), str::parse).map_err(|_| form())?;
-        Ok(Self::Tcp { host: host.to_owned(), port })
+    }
+
+    /// Whether it is on this machine: a socket, or a loopback address by number or by its usual name.
+    pub fn is_loopback(&self) -> bool {
+        let Some((host, _)) = self.host_and_port() else { return true };
+        let address = host.parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost")
+            || address.is_ok_and(|address| address.to_canonical().is_loopback())
     }
 
     /// What the `Host` header says.
     pub(super) fn host_header(&self) -> HeaderValue {
         match self {
             Endpoint::Unix(_) => HeaderValue::from_static("localhost"),
-            Endpoint::Tcp { .. } => HeaderValue::from_str(&self.authority())
+            Endpoint::Tcp { .. } | Endpoint::Https { .. } => HeaderValue::from_str(&self.authority())
                 .unwrap_or_else(|_| HeaderValue::from_static("localhost")),
         }
     }
 
-    fn authority(&self) -> String {
+    /// `HOST:PORT`, IPv6 in brackets; the path of a socket.
+    pub fn authority(&self) -> String {
         match self {
             Endpoint::Unix(path) => path.display().to_string(),
-            Endpoint::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Endpoint::Tcp { host, port } => format!("{host}:{port}"),
+            Endpoint::Tcp { host, port } | Endpoint::Https { host, port } if host.contains(':') => {
+                format!("[{host}]:{port}")
+            }
+            Endpoint::Tcp { host, port } | Endpoint::Https { host, port } => format!("{host}:{port}"),
         }
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if matches!(self, Endpoint::Unix(_)) { "unix:" } else { "http://" };
+        let scheme = match self {
+            Endpoint::Unix(_) => "unix:",
+            Endpoint::Tcp { .. } => "http://",
+            Endpoint::Https { .. } => "https://",
+        };
         write!(f, "{scheme}{}", self.authority())
     }
+}
+
+/// Takes `HOST`, `HOST:PORT`, `[ADDRESS]` and `[ADDRESS]:PORT` apart; without a port it is ours.
+pub(super) fn authority_parts(authority: &str) -> Option<(String, u16)> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            let port = if port.is_empty() { None } else { Some(port.strip_prefix(':')?) };
+            (host, port)
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_');
+    if host.is_empty() || !host.chars().all(allowed) {
+        return None;
+    }
+    let port = port.map_or(Some(DEFAULT_PORT), |port| port.parse().ok())?;
+    Some((host.to_owned(), port))
 }
 
 /// Percent-encodes one segment of a path or one value of a query.
@@ -128,14 +163,32 @@ mod tests {
         {
             assert!(matches!(Endpoint::parse(bad), Err(EndpointError::Form { .. })), "{bad}");
         }
-        assert!(matches!(Endpoint::parse("https://a"), Err(EndpointError::Https { .. })));
+        assert_eq!(
+            Endpoint::parse("https://box"),
+            Ok(Endpoint::Https { host: "box".into(), port: DEFAULT_PORT })
+        );
     }
 
     #[test]
     fn what_is_shown_is_read_again() {
-        for url in ["http://127.0.0.1:8470", "http://[::1]:9", "unix:/run/x.sock"] {
+        for url in ["http://127.0.0.1:8470", "https://[::1]:9", "https://a.b:1", "unix:/run/x.sock"] {
             assert_eq!(Endpoint::parse(url).unwrap().to_string(), url);
         }
+    }
+
+    #[test]
+    fn what_is_on_this_machine_is_known_by_its_name_or_number() {
+        let near = |url: &str| Endpoint::parse(url).unwrap().is_loopback();
+        for url in [
+            "unix:/x",
+            "http://localhost",
+            "https://127.9.9.9",
+            "https://[::1]",
+            "https://[::ffff:127.0.0.1]",
+        ] {
+            assert!(near(url), "{url}");
+        }
+        assert!(!near("https://localhost.example") && !near("http://10.0.0.1"));
     }
 
     #[test]

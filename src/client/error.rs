@@ -3,9 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::connection_string::ConnectionStringError;
 use super::endpoint::{Endpoint, EndpointError};
+use super::proxy::ProxyError;
 use crate::contract::artifact::Digest;
 use crate::contract::problem::Problem;
+use crate::tls::TlsFault;
 
 /// A boxed cause whose type is the HTTP library's.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -16,6 +19,27 @@ pub enum ClientError {
     /// The address cannot be used.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The connection string cannot be used.
+    #[error(transparent)]
+    ConnectionString(#[from] ConnectionStringError),
+    /// It answers, and is not who it should be, or the line is not encrypted as it should be. Nothing was sent.
+    #[error("no safe connection to {endpoint}")]
+    Tls {
+        /// The server.
+        endpoint: Endpoint,
+        /// What failed and what was seen.
+        source: TlsFault,
+    },
+    /// The proxy on the way does not let the connection through.
+    #[error("no way to {endpoint} through the proxy {proxy}")]
+    Proxy {
+        /// The server.
+        endpoint: Endpoint,
+        /// Scheme, host and port, never its password.
+        proxy: String,
+        /// What the proxy said, or why it cannot be used.
+        source: ProxyError,
+    },
     /// The token holds characters no header may hold.
     #[error("the token cannot be sent: it holds characters other than visible ASCII")]
     BadToken,

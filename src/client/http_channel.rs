@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use super::worker_channel::{Calling, ChannelError, Published, Session, SessionEnd, WorkerChannel};
-use super::{Call, Client, ClientError, Endpoint};
+use super::{Call, Client, ClientError, Endpoint, Trust};
 use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{JobId, TaskId};
@@ -41,9 +41,11 @@ struct Clients {
 }
 
 impl HttpChannel {
-    /// A line to `endpoint` that can do nothing but `register` until it was told whom to speak as.
-    pub fn new(endpoint: Endpoint, join_token: &str) -> Result<Self, ClientError> {
+    /// A line to `endpoint` that can do nothing but `register` until it was told whom to speak as. `trust` counts for
+    /// https only.
+    pub fn new(endpoint: Endpoint, trust: Trust, join_token: &str) -> Result<Self, ClientError> {
         let bare = Client::new(endpoint)
+            .with_trust(trust)
             .with_header(HeaderName::from_static("x-gpulayer-protocol"), HeaderValue::from(PROTOCOL))
             // The worker repeats by itself, for longer and with its own pauses.
             .with_reconnect_for(Duration::ZERO);

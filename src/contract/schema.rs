@@ -8,6 +8,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::artifact::Digest;
 use super::ids::{JobId, TaskId, WorkerId};
+use super::pin::Pin;
 use super::quantity::{Cpus, Seconds, Timestamp};
 use super::spec::{GpuCount, ProcessesPerNode};
 
@@ -58,6 +59,7 @@ described! {
     TaskId => text("^task_[0-7][0-9a-hjkmnp-tv-z]{25}$", "A task's id; ids sort by time"),
     WorkerId => text("^wkr_[0-7][0-9a-hjkmnp-tv-z]{25}$", "A worker's id; ids sort by time"),
     Digest => text("^artifact://sha256/[0-9a-f]{64}$", "An artifact's address"),
+    Pin => text("^sha256:[0-9a-f]{64}$", "SHA-256 of the public key of the server's certificate (SubjectPublicKeyInfo, DER)"),
     Timestamp => ObjectBuilder::new()
         .schema_type(SchemaType::new(Type::String))
         .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(utoipa::openapi::KnownFormat::DateTime)))

@@ -16,6 +16,7 @@ const FLOORS: &[(u8, &[&str])] = &[
             "artifacts",
             "process",
             "client",
+            "tls",
             "clock",
             "credentials",
             "config",
@@ -32,6 +33,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("journal", "store"),      // hands its batches to the writer
     ("durability", "journal"), // numbers of batches
     ("process", "clock"),      // stamps log records
+    ("client", "tls"),         // whom to trust, and why not
 ];
 
 /// Which modules may name a crate, or a part of one. The longest prefix that fits decides.
@@ -47,6 +49,12 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hyper", &["client"]),
     ("hyper_util", &["client"]),
     ("http_body_util", &["client"]),
+    ("rustls", &["tls"]),
+    ("tokio_rustls", &["tls", "client"]),
+    ("rustls_native_certs", &["tls"]),
+    ("rcgen", &["tls"]),
+    ("x509_parser", &["tls"]),
+    ("if_addrs", &["config"]),
     ("std::process::Command", &["process"]),
     ("tokio::process", &["process"]),
     ("libc", &["process"]),
