@@ -16,6 +16,7 @@ mod hand_over;
 mod job_choice;
 mod jobs;
 mod logs;
+mod news;
 mod next_step;
 pub mod on_demand;
 mod quantities;

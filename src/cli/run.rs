@@ -19,6 +19,7 @@ use super::fetch;
 use super::follow::{LogPrinter, end_of, log_to_end};
 use super::hand_over;
 use super::job_choice;
+use super::news;
 use super::next_step::NextStep;
 use super::screen::{print, print_json, say};
 use super::server_choice::{OnDemand, Server};
@@ -281,10 +282,12 @@ async fn followed(
     let job = {
         let mut end = std::pin::pin!(end_of(&contact, id));
         let mut log = std::pin::pin!(log_to_end(&contact, id, &mut printer));
+        let mut news = std::pin::pin!(news::told(&contact, id));
         let mut look = std::pin::pin!(tokio::time::sleep(REASON_AFTER));
         let mut reason = WaitReason::default();
         let mut log_deadline = std::pin::pin!(tokio::time::sleep(Duration::MAX));
         let (mut ended, mut log_ended, mut interrupts_seen) = (None, false, 0_u32);
+        let mut news_over = context.json;
         loop {
             if let (Some(_), true) = (&ended, log_ended) {
                 break ended;
@@ -301,6 +304,8 @@ async fn followed(
                     Ok(()) => log_ended = true,
                     Err(error) => return given_up(&next, error, &[id]),
                 },
+                // The others notice a server that is gone for good.
+                _ = &mut news, if !news_over => news_over = true,
                 () = &mut log_deadline, if ended.is_some() => {
                     let logs = next.command(&format!("logs {}", tail(id)));
                     say(&format!("gpulayer: the job has ended but its log has not; `{logs}` may show more later"));

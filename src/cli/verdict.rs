@@ -38,20 +38,26 @@ fn try_this(end: &End) -> Option<String> {
 
 /// `succeeded`, or how it ended instead.
 fn outcome(job: &Job) -> String {
-    let word = match job.state {
-        JobState::TimedOut => "timed out",
-        state => state.word(),
-    };
-    match &job.end {
-        Some(end) if job.state != JobState::Succeeded => match cause(end) {
-            Some(cause) => format!("{word}: {cause}"),
-            None => word.to_owned(),
-        },
-        _ => word.to_owned(),
+    let mut word = outcome_word(job.state).to_owned();
+    if job.attempt > 1 {
+        word.push_str(&format!(" on attempt {}", job.attempt));
+    }
+    match job.end.as_ref().filter(|_| job.state != JobState::Succeeded).and_then(cause) {
+        Some(cause) => format!("{word}: {cause}"),
+        None => word,
     }
 }
 
-fn cause(end: &End) -> Option<String> {
+/// The state as a verb of the job.
+pub(super) const fn outcome_word(state: JobState) -> &'static str {
+    match state {
+        JobState::TimedOut => "timed out",
+        state => state.word(),
+    }
+}
+
+/// What made it end so, as far as the word alone does not say it.
+pub(super) fn cause(end: &End) -> Option<String> {
     if let Some(detail) = &end.detail {
         let mut detail = harmless(detail.trim_end_matches('.'), false);
         // The signal itself is measured: what is possible there is who sent it.
@@ -143,6 +149,9 @@ mod tests {
         let cancelled = job("cancelled", EndReason::Cancelled, |end| end.peak_memory_bytes = None);
         let next = NextStep::after(Some("http://box:8470"));
         insta::assert_snapshot!(verdict(&cancelled, &next, false), @"job a7kq2b cancelled · 12.4 s · gpulayer --server http://box:8470 logs a7kq2b · gpulayer --server http://box:8470 show a7kq2b");
+        let mut again = job("succeeded", EndReason::Completed, |end| end.peak_memory_bytes = None);
+        again.attempt = 2;
+        insta::assert_snapshot!(verdict(&again, &NextStep::default(), false), @"job a7kq2b succeeded on attempt 2 · 12.4 s · gpulayer logs a7kq2b");
         insta::assert_snapshot!(verdict(&lost, &NextStep::default(), false), @"job a7kq2b failed: worker_lost · 12.4 s · gpulayer logs a7kq2b · gpulayer show a7kq2b");
     }
 
