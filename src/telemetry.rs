@@ -8,8 +8,9 @@ use tracing_subscriber::EnvFilter;
 /// The variable with the filter, in `tracing-subscriber`'s syntax.
 pub const LOG_VARIABLE: &str = "GPULAYER_LOG";
 
-/// What is logged unless asked otherwise: our own words, and of the HTTP stack only its complaints.
-const DEFAULT_FILTER: &str = "info,actix_server=warn,actix_web=warn";
+/// What is logged unless asked otherwise: our own words, and of the HTTP stack only its complaints, but none about
+/// requests that cannot be read: anybody can send those.
+const DEFAULT_FILTER: &str = "info,actix_server=warn,actix_web=warn,actix_http=off";
 
 /// Starts logging. A second call changes nothing.
 pub fn init() {

@@ -48,6 +48,7 @@ error_codes! {
     Forbidden "forbidden" 403 false "This credential may not do that.",
     NotFound "not_found" 404 false "There is no such thing, or it is not yours to see.",
     MethodNotAllowed "method_not_allowed" 405 false "The path does not take this method.",
+    RequestTimeout "request_timeout" 408 true "The request took too long to arrive.",
     StaleEpoch "stale_epoch" 409 false "The message belongs to an earlier placement or contradicts the first answer.",
     TaskEnded "task_ended" 409 false "The task has ended.",
     JobNotEnded "job_not_ended" 409 false "The job has not ended.",

@@ -1,7 +1,10 @@
 //! Request bodies: read under a limit that is checked before and while reading, and parsed with the place of
 //! the fault.
 
+use std::io::ErrorKind;
+
 use actix_web::HttpRequest;
+use actix_web::error::PayloadError;
 use actix_web::http::header;
 use actix_web::web::{Bytes, BytesMut, Payload};
 use futures_util::StreamExt;
@@ -226,6 +229,18 @@ async fn read(request: &HttpRequest, mut payload: Payload, limit_bytes: usize) -
     Ok(whole.freeze())
 }
 
-fn unreadable(error: actix_web::error::PayloadError) -> Refusal {
-    Refusal::new(ErrorCode::BadRequest, format!("the body broke off: {error}"))
+fn unreadable(error: PayloadError) -> Refusal {
+    broke_off(&error, "")
+}
+
+/// The refusal of a body that did not come to its end; `kept` says what becomes of what came.
+pub fn broke_off(error: &PayloadError, kept: &str) -> Refusal {
+    match error {
+        PayloadError::Io(late) if late.kind() == ErrorKind::TimedOut => Refusal::new(
+            ErrorCode::RequestTimeout,
+            format!("the body came too slowly and was given up{kept}"),
+        )
+        .closing(),
+        error => Refusal::new(ErrorCode::BadRequest, format!("the body broke off{kept}: {error}")),
+    }
 }

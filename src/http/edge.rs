@@ -7,11 +7,14 @@ use std::time::Instant;
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::ConnectionType;
 use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 
 use super::caller::{Access, Caller, Origin, identify};
+use super::incoming;
+use super::newcomers::Newcomer;
 use super::refusal::Refusal;
 use super::routes::RouteEntry;
 use super::state::EdgeState;
@@ -48,7 +51,7 @@ impl Default for RequestIds {
 
 /// The outermost layer.
 pub async fn outermost(
-    request: ServiceRequest,
+    mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
     let begun = Instant::now();
@@ -57,6 +60,12 @@ pub async fn outermost(
     };
     let request_id = state.request_ids.next();
     let admitted = check_host(request.request(), &state).and_then(|()| identify(request.request(), &state));
+    let held = incoming::paced(&mut request, state.patience.body);
+    // Strangers get one answer per connection: actix has no clock for the heads of further requests.
+    let stranger = matches!(admitted, Ok(Caller::Anonymous) | Err(_));
+    if !stranger && let Some(newcomer) = request.conn_data::<Newcomer>() {
+        newcomer.is_known();
+    }
     let response = match admitted {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
@@ -64,7 +73,10 @@ pub async fn outermost(
         }
         Err(refusal) => ServiceResponse::from_err(refusal, request.into_parts().0),
     };
-    let mut response = name_problem(response, &request_id);
+    let mut response = held.until_answered(name_problem(response, &request_id));
+    if stranger {
+        response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
+    }
     response.headers_mut().insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);

@@ -93,6 +93,7 @@ impl Serving {
 pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, ServeError> {
     let state = web::Data::from(state);
     let shared = state.clone();
+    let newcomers = Arc::clone(&state.newcomers);
     let mut server = HttpServer::new(move || {
         App::new()
             .app_data(shared.clone())
@@ -105,9 +106,12 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     .h1_allow_half_closed(false)
     .tcp_nodelay(true)
     .keep_alive(Duration::from_secs(600))
-    .client_request_timeout(Duration::from_secs(30))
+    .client_request_timeout(state.patience.head)
     .shutdown_timeout(2)
-    .on_connect(note_origin);
+    .on_connect(move |connection, extensions| {
+        note_origin(connection, extensions);
+        newcomers.meet(connection, extensions);
+    });
     let mut socket = None;
     if let Some(path) = &options.unix_socket {
         let (bound, listener) = SocketFile::bind(path)?;
@@ -118,6 +122,7 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     if let Some(address) = options.tcp {
         let refused = |source| ServeError::Tcp { address, source };
         let listener = TcpListener::bind(address).map_err(refused)?;
+        notice_dead_peers(&listener).map_err(refused)?;
         tcp = Some(listener.local_addr().map_err(refused)?);
         server = server.listen(listener).map_err(ServeError::Start)?;
     }
@@ -128,4 +133,15 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
         actix_web::rt::spawn(SocketFile::keep(Rc::downgrade(socket)));
     }
     Ok(Serving { tcp, handle, state, _socket: socket })
+}
+
+/// Connections inherit it from their listener: whoever vanished without a word is noticed within two minutes, also
+/// when nothing is to be sent.
+fn notice_dead_peers(listener: &TcpListener) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(listener, true)?;
+    sockopt::set_tcp_keepidle(listener, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(listener, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(listener, 4)?;
+    Ok(())
 }

@@ -10,7 +10,9 @@ use super::caller::user_name;
 use super::credentials::{Credentials, FailedLogins};
 use super::desk::Desk;
 use super::edge::RequestIds;
+use super::incoming::Patience;
 use super::metrics::Metrics;
+use super::newcomers::{NewcomerLimits, Newcomers};
 use super::refusal::Refusal;
 use crate::artifacts::ArtifactStore;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
@@ -90,6 +92,9 @@ pub struct EdgeState {
     pub hosts: Vec<String>,
     /// What is counted.
     pub metrics: Metrics,
+    /// How long is waited for what clients send.
+    pub patience: Patience,
+    pub(super) newcomers: Arc<Newcomers>,
     pub(super) request_ids: RequestIds,
     pub(super) failed_logins: FailedLogins,
     drain: watch::Sender<bool>,
@@ -108,11 +113,20 @@ impl EdgeState {
             local_user: Arc::from(user_name(own_uid)),
             hosts: names,
             metrics: Metrics::new(),
+            patience: Patience::default(),
+            newcomers: Newcomers::new(NewcomerLimits::default()),
             request_ids: RequestIds::new(),
             failed_logins: FailedLogins::default(),
             drain: watch::Sender::new(false),
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// With other limits on what comes in.
+    pub fn with_limits(mut self, patience: Patience, newcomers: NewcomerLimits) -> Self {
+        self.patience = patience;
+        self.newcomers = Newcomers::new(newcomers);
+        self
     }
 
     /// From now on every parked request ends and every stream is cut.

@@ -8,6 +8,7 @@ mod documents;
 mod fleet;
 mod idempotency;
 mod jobs;
+mod limits;
 mod problems;
 mod socket;
 mod stand;

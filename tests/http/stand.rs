@@ -21,7 +21,8 @@ use gpulayer::credentials;
 use gpulayer::domain::change::{Change, TokenKind, TokenRecord, WorkerRecord};
 use gpulayer::http::credentials::Credentials;
 use gpulayer::http::{
-    EdgeState, KeptWorkspaces, Measured, Ports, ServeError, ServeOptions, TaskOwners, serve,
+    EdgeState, KeptWorkspaces, Measured, NewcomerLimits, Patience, Ports, ServeError, ServeOptions,
+    TaskOwners, serve,
 };
 use gpulayer::journal::Seq;
 use gpulayer::store::{LogStore, Store};
@@ -69,6 +70,11 @@ impl KeptWorkspaces for Kept {
 
 impl Stand {
     pub fn start() -> Self {
+        Self::start_with(Patience::default(), NewcomerLimits::default())
+    }
+
+    /// With other limits on what comes in.
+    pub fn start_with(patience: Patience, newcomers: NewcomerLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("state")).unwrap();
         let (durable, follows) = watch::channel(Seq(0));
@@ -87,7 +93,8 @@ impl Stand {
                 actix_web::rt::System::new().block_on(async move {
                     let ports = ports(&store);
                     let logs = ports.logs.clone();
-                    let state = Arc::new(EdgeState::new(ports, ["gpu.example".to_owned()]));
+                    let state = EdgeState::new(ports, ["gpu.example".to_owned()]);
+                    let state = Arc::new(state.with_limits(patience, newcomers));
                     let tcp = Some(([127, 0, 0, 1], 0).into());
                     let options = ServeOptions { unix_socket: Some(socket), tcp, threads: 1 };
                     let serving = serve(options, state).unwrap();

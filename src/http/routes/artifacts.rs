@@ -154,9 +154,8 @@ async fn take_in(
     let mut waiting_bytes = 0;
     let mut left = announced;
     loop {
-        let piece = payload.next().await.transpose().map_err(|error| {
-            Refusal::new(ErrorCode::BadRequest, format!("the body broke off; what came is kept: {error}"))
-        })?;
+        let piece = payload.next().await.transpose();
+        let piece = piece.map_err(|error| body::broke_off(&error, "; what came is kept"))?;
         let last = piece.is_none();
         if let Some(piece) = piece {
             waiting_bytes += piece.len();
