@@ -15,4 +15,5 @@ pub mod quantity;
 mod schema;
 pub mod server;
 pub mod spec;
+pub mod token;
 pub mod worker;

@@ -1,8 +1,14 @@
 //! Tokens: 256 random bits behind a prefix that names the kind. The store keeps their SHA-256, nobody keeps the
-//! token itself but its owner.
+//! token itself but its owner. `known` are all that open a door, in memory; `seed` is the file that brings the first
+//! ones to a server.
+
+pub mod known;
+pub mod seed;
 
 use rand::TryRng;
 use sha2::{Digest, Sha256};
+
+use crate::contract::token::TokenKind;
 
 /// `glc_…`: a client.
 pub const CLIENT_PREFIX: &str = "glc_";
@@ -10,6 +16,17 @@ pub const CLIENT_PREFIX: &str = "glc_";
 pub const JOIN_PREFIX: &str = "glj_";
 /// `gls_…`: a worker's session.
 pub const SESSION_PREFIX: &str = "gls_";
+/// `gli_…`: registers one worker, once.
+pub const INSTANCE_PREFIX: &str = "gli_";
+
+/// How a token of this kind begins.
+pub const fn prefix(kind: TokenKind) -> &'static str {
+    match kind {
+        TokenKind::Client => CLIENT_PREFIX,
+        TokenKind::Join => JOIN_PREFIX,
+        TokenKind::Instance => INSTANCE_PREFIX,
+    }
+}
 
 /// The system has no randomness to give.
 #[derive(Debug, thiserror::Error)]

@@ -51,6 +51,7 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     let artifacts = ArtifactStore::open(&settings.places.state.join("artifacts"), limits)?;
     let logs = store.logs()?;
     let house = House::open(&store, settings)?;
+    tokens::take_seed(&settings.places, &house).await?;
     if options.write_tokens {
         tokens::provide(&settings.places, &house).await?;
     }

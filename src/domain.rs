@@ -2,6 +2,7 @@
 //! argument and what must be persisted or told goes out as data.
 
 pub mod change;
+pub mod credentials;
 pub mod disk;
 pub mod job;
 pub mod lease;

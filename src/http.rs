@@ -3,11 +3,11 @@
 
 pub mod body;
 pub mod caller;
-pub mod credentials;
 pub mod desk;
 mod document;
 mod documents;
 mod edge;
+mod failed_logins;
 mod files;
 mod follow;
 mod idempotency;

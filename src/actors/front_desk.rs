@@ -15,8 +15,8 @@ use tracing::error;
 
 use super::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
-    ListWorkers, PrepareStop, PurgeJob, RegisterWorker, ReportTasks, ResumeWorker, StorageLevel, SubmitJobs,
-    WatchJob, WhoHolds, WorkerRefusal,
+    ListWorkers, MakeToken, PrepareStop, PurgeJob, RecordAct, RegisterWorker, ReportTasks, ResumeWorker,
+    RevokeToken, RevokeWorker, SpendToken, StorageLevel, SubmitJobs, WatchJob, WhoHolds, WorkerRefusal,
 };
 use super::messages::send;
 use super::messages::worker_session::{Describe, Gathering, NewSession, OpenSession, SessionPorts};
@@ -47,6 +47,16 @@ pub struct DeskTells {
     pub drain: Recipient<ChangeDrain>,
     /// The supervisor.
     pub evict: Recipient<EvictTask>,
+    /// The supervisor.
+    pub revoke: Recipient<RevokeWorker>,
+    /// The supervisor.
+    pub make_token: Recipient<MakeToken>,
+    /// The supervisor.
+    pub revoke_token: Recipient<RevokeToken>,
+    /// The supervisor.
+    pub spend_token: Recipient<SpendToken>,
+    /// The supervisor.
+    pub record_act: Recipient<RecordAct>,
     /// The supervisor.
     pub prepare_stop: Recipient<PrepareStop>,
     /// The supervisor.
@@ -136,6 +146,11 @@ pass_on! {
     WhoHolds to holds,
     ChangeDrain to drain,
     EvictTask to evict,
+    RevokeWorker to revoke,
+    MakeToken to make_token,
+    RevokeToken to revoke_token,
+    SpendToken to spend_token,
+    RecordAct to record_act,
     PrepareStop to prepare_stop,
     StorageLevel to storage,
     ExplainQueue to explain,

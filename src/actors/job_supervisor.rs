@@ -1,9 +1,10 @@
 //! JobSupervisor: the one who disposes. Every step of every job is decided here, one after the other.
 //!
-//! Owns: all live jobs and their tasks, the idempotency keys, the tables `jobs`, `tasks`, `events`, `used_keys`.
+//! Owns: all live jobs and their tasks, the idempotency keys, the credentials, the tables `jobs`, `tasks`, `events`,
+//! `used_keys`, `tokens`.
 //! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
-//! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `WatchJob`,
-//! `CountJobs`, `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions
+//! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
+//! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `WatchJob`, `CountJobs`, `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions
 //! (`SessionOpened`, `SessionClosed`, `TasksReported`, `WorkerReturned`, `TaskGone`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
 //! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
@@ -14,6 +15,7 @@ mod draining;
 mod keys;
 pub mod restore;
 mod speech;
+mod tokens;
 mod watchers;
 mod workers;
 
@@ -38,6 +40,8 @@ use crate::clock;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::protocol::StopReason;
 use crate::contract::worker::Drain;
+use crate::credentials::known::Credentials;
+use crate::domain::credentials::table::TokenTable;
 use crate::domain::job::{LiveJob, Stage};
 use crate::domain::ledger::{Alarm, Ledger, Notice};
 use crate::domain::placement::{QueuedJob, Shape};
@@ -50,6 +54,8 @@ const MAILBOX: usize = 65_536;
 const HELD_SPECS: usize = 2_048;
 /// How often used keys past their time are dropped from memory.
 const PRUNE_EVERY: std::time::Duration = std::time::Duration::from_secs(3600);
+/// How often it is written down which tokens were used: one row for each that was, and none if none was.
+const NOTE_USE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Whom the supervisor tells.
 #[derive(Clone)]
@@ -93,6 +99,8 @@ pub struct JobSupervisor {
     alarms: Alarms,
     timer: Option<SpawnHandle>,
     keys: Keys,
+    tokens: TokenTable,
+    credentials: Arc<Credentials>,
     held_specs: usize,
     storage_full: bool,
     stopping: Option<Stopping>,
@@ -138,6 +146,8 @@ impl JobSupervisor {
             .collect();
         Self {
             keys: Keys::remembered(restored.key_scopes),
+            tokens: TokenTable::remembered(restored.tokens),
+            credentials: restored.credentials,
             now,
             journal,
             reads,
@@ -365,6 +375,7 @@ impl Actor for JobSupervisor {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
         ctx.run_interval(PRUNE_EVERY, |supervisor, _| supervisor.keys.prune((supervisor.now)()));
+        ctx.run_interval(NOTE_USE_EVERY, |supervisor, _| supervisor.note_token_use());
         let mut ledger = self.ledger();
         for job in self.jobs.values() {
             if let Some(placed) = job.placed() {

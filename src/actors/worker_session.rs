@@ -2,8 +2,8 @@
 //!
 //! Owns: the worker's row in the store, what is held out to it, what it must stop, its parked acquire.
 //! Never: decides about tasks; reports go on to the supervisor.
-//! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`,
-//! `DrainDecided`).
+//! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`, `DrainDecided`,
+//! `SessionRevoked`).
 //! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `SessionOpened`, `SessionClosed`), the
 //! lease reaper (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
 //! `WorkerDraining`, `WorkerLeft`).
@@ -27,7 +27,7 @@ use super::messages::scheduler::{
     WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
 };
 use super::messages::worker_session::{
-    Describe, DrainDecided, NewSession, Offer, SessionPorts, Settled, StopTask,
+    Describe, DrainDecided, NewSession, Offer, SessionPorts, SessionRevoked, Settled, StopTask,
 };
 use super::messages::{Reply, send};
 use crate::clock;
@@ -262,6 +262,15 @@ impl WorkerSession {
         }
     }
 
+    /// Tells a worker whose session is over so, once that is on disk.
+    fn refuse_gone<T: 'static>(&self, reply: Reply<Result<T, WorkerRefusal>>) {
+        let (newest, durability) = (self.journal.newest(), self.durability.clone());
+        actix::spawn(async move {
+            durability.reached(newest).await;
+            send(reply, Err(WorkerRefusal::Revoked));
+        });
+    }
+
     fn state(&self) -> WorkerState {
         match &self.presence {
             Presence::Offline { .. } => WorkerState::Offline,
@@ -301,6 +310,7 @@ fn ports_of(address: &actix::Addr<WorkerSession>) -> SessionPorts {
         stop: address.clone().recipient(),
         settled: address.clone().recipient(),
         drain: address.clone().recipient(),
+        revoke: address.clone().recipient(),
         resume: address.clone().recipient(),
         heartbeat: address.clone().recipient(),
         acquire: address.clone().recipient(),
@@ -373,12 +383,21 @@ impl Handler<Heartbeat> for WorkerSession {
     type Result = ();
 
     fn handle(&mut self, call: Heartbeat, ctx: &mut Self::Context) {
+        let request = call.request;
         if self.record.gone {
-            // It must not look present again: nothing may be placed on it.
-            send(call.reply, Err(WorkerRefusal::Revoked));
+            // It must not look present again: nothing may be placed on it. But what it says of its tasks counts: those
+            // that it was to kill are gone when it no longer lists them.
+            let newer =
+                (request.incarnation, request.seq) > (self.record.identity.incarnation, self.heartbeat_seq);
+            if newer && request.incarnation == self.record.identity.incarnation {
+                self.heartbeat_seq = request.seq;
+            }
+            if newer {
+                self.notice_gone(&request.tasks);
+            }
+            self.refuse_gone(call.reply);
             return;
         }
-        let request = call.request;
         if request.incarnation != self.record.identity.incarnation {
             send(call.reply, Err(WorkerRefusal::Superseded));
             return;
@@ -413,7 +432,7 @@ impl Handler<Acquire> for WorkerSession {
 
     fn handle(&mut self, call: Acquire, ctx: &mut Self::Context) {
         if self.record.gone {
-            send(call.reply, Err(WorkerRefusal::Revoked));
+            self.refuse_gone(call.reply);
             return;
         }
         self.release_parked(ctx);
@@ -436,7 +455,7 @@ impl Handler<ReportTasks> for WorkerSession {
 
     fn handle(&mut self, call: ReportTasks, _: &mut Self::Context) {
         if self.record.gone {
-            send(call.reply, Err(WorkerRefusal::Revoked));
+            self.refuse_gone(call.reply);
             return;
         }
         let acquire = call.request.acquire.unwrap_or_default();
@@ -483,6 +502,33 @@ impl Handler<DrainDecided> for WorkerSession {
         let draining = decided.drain.is_some();
         self.tells.draining.do_send(WorkerDraining { worker_id: self.record.id, draining });
         self.record_with(decided.key, decided.reply, Ok(Keyed::Done(())));
+    }
+}
+
+impl Handler<SessionRevoked> for WorkerSession {
+    type Result = ();
+
+    fn handle(&mut self, revoked: SessionRevoked, ctx: &mut Self::Context) {
+        self.record.gone = true;
+        self.offers.clear();
+        self.lost.extend(revoked.lost);
+        self.fell_silent(ctx);
+        let worker_id = self.record.id;
+        self.tells.left.do_send(WorkerLeft { worker_id });
+        let mut changes = vec![Change::WorkerRecorded(Box::new(self.record.clone()))];
+        changes.extend(revoked.key);
+        let seq = self.journal.append(changes);
+        if let Some(parked) = self.parked.take() {
+            ctx.cancel_future(parked.timer);
+            self.refuse_gone(parked.reply);
+        }
+        let durability = self.durability.clone();
+        let SessionRevoked { credentials, reply, .. } = revoked;
+        actix::spawn(async move {
+            durability.reached(seq).await;
+            credentials.end_session(worker_id);
+            send(reply, Ok(Keyed::Done(())));
+        });
     }
 }
 

@@ -77,6 +77,11 @@ impl Places {
         self.home.join("client-token")
     }
 
+    /// Hashes of the credentials that a server begins with, when it was set up by `server init`.
+    pub fn server_credentials(&self) -> PathBuf {
+        self.home.join("server-credentials.json")
+    }
+
     /// The join token `up` writes.
     pub fn join_token(&self) -> PathBuf {
         self.home.join("join-token")

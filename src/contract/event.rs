@@ -47,12 +47,13 @@ event_types! {
     TaskLost "task_lost" "The lease ran out or the machine restarted.",
     TaskEnded "task_ended" "The task ended and another attempt follows; `data.end` says how. The last one's end is the job's.",
     StaleFinish "stale_finish" "A result of a lost task arrived late and was not published.",
+    Audit "audit" "Somebody used a power over the server or over what is not theirs; `data` says who (`by`), what (`act`), on what (`target`), from where (`from`). Belongs to no job.",
 }
 
 /// One event as a client reads it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Numbered from 1 per job.
+    /// Numbered from 1 per job; 0 when it belongs to none.
     pub seq: u64,
     /// Numbered server-wide.
     pub position: u64,
@@ -61,8 +62,8 @@ pub struct Event {
     /// What happened.
     #[serde(rename = "type")]
     pub kind: EventType,
-    /// The job.
-    pub job_id: JobId,
+    /// The job; none for what concerns the server.
+    pub job_id: Option<JobId>,
     /// The task, when it concerns one.
     pub task_id: Option<TaskId>,
     /// Details by type.

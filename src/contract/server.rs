@@ -69,12 +69,24 @@ pub struct ServerStatus {
 /// `GET /v1/whoami`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WhoAmI {
-    /// The credential's name, or the local user; `submitted_by` of its jobs.
+    /// The credential's name, or the local user.
     pub name: String,
-    /// `admin`.
+    /// `submitted_by` of its jobs: the name, unless the credential says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// `admin`, `submitter` or `viewer`.
     pub role: String,
     /// `unix_socket` or `token`.
     pub via: String,
+    /// The projects it is confined to; absent = none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub projects: Vec<String>,
+    /// The highest `priority` it may submit with; absent = no limit of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_priority: Option<i32>,
+    /// From when it is not taken any more; absent = never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// `POST /v1/admin/stop`.

@@ -4,6 +4,7 @@ use crate::actors::job_supervisor::restore::RestoreError;
 use crate::artifacts::ArtifactError;
 use crate::config::ConfigError;
 use crate::credentials::RandomError;
+use crate::credentials::seed::SeedError;
 use crate::http::ServeError;
 use crate::store::{StoreError, space};
 use crate::worker::WorkerError;
@@ -32,6 +33,15 @@ pub enum DaemonError {
     /// Making tokens.
     #[error(transparent)]
     Random(#[from] RandomError),
+    /// The file with the first credentials.
+    #[error(transparent)]
+    Seed(#[from] SeedError),
+    /// A token of the server's own.
+    #[error("the token `{name}` cannot be made")]
+    TokenNotMade {
+        /// What it is called.
+        name: String,
+    },
     /// The state folder's disk is full.
     #[error(
         "there is no room left on the disk of {} ({free_bytes} bytes free); everything acknowledged is there. \

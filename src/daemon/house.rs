@@ -17,6 +17,7 @@ use crate::clock;
 use crate::config::Settings;
 use crate::contract::protocol::Timing;
 use crate::contract::quantity::Timestamp;
+use crate::credentials::known::Credentials;
 use crate::domain::lease::LeaseTimes;
 use crate::durability::{Durability, DurabilityMark, durability};
 use crate::journal::{Journal, Seq};
@@ -32,6 +33,8 @@ pub(super) struct House {
     pub durability: Durability,
     /// What is committed.
     pub reads: Reads,
+    /// Tokens and sessions, as the edge looks them up.
+    pub credentials: Arc<Credentials>,
     /// For `/metrics`.
     pub counters: Arc<Counters>,
     /// When it was opened.
@@ -44,6 +47,7 @@ impl House {
         let reads = store.reader();
         let started_at = clock::now();
         let restored = restore(&reads, started_at)?;
+        let credentials = Arc::clone(&restored.credentials);
         let remembered = reads.workers()?.into_iter().filter(|worker| !worker.gone).collect();
         let timing = Timing { heartbeat_s: settings.heartbeat_s, lease_ttl_s: settings.lease_ttl_s };
 
@@ -114,12 +118,17 @@ impl House {
             holds: supervisor.clone().recipient(),
             drain: supervisor.clone().recipient(),
             evict: supervisor.clone().recipient(),
+            revoke: supervisor.clone().recipient(),
+            make_token: supervisor.clone().recipient(),
+            revoke_token: supervisor.clone().recipient(),
+            spend_token: supervisor.clone().recipient(),
+            record_act: supervisor.clone().recipient(),
             prepare_stop: supervisor.clone().recipient(),
             storage: supervisor.recipient(),
             explain: scheduler.recipient(),
         };
         let desk = FrontDesk::new(desk_tells, timing, remembered, open_session).start();
-        Ok(Self { desk, journal, durability, reads, counters, started_at })
+        Ok(Self { desk, journal, durability, reads, credentials, counters, started_at })
     }
 }
 

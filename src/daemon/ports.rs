@@ -14,7 +14,6 @@ use crate::actors::task_runner;
 use crate::artifacts::{ArtifactStore, RelativePath};
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::server::StopRequest;
-use crate::http::credentials::Credentials;
 use crate::http::{Desk, EdgeState, KeptWorkspaces, Measured, Ports, TaskOwners};
 use crate::store::{LogStore, Reads};
 use crate::worker::in_process::DeskRecipients;
@@ -33,11 +32,6 @@ pub(super) struct Parts<'a> {
 pub(super) fn edge_state(parts: Parts<'_>) -> Result<EdgeState, DaemonError> {
     let Parts { house, logs, artifacts, kept, stop, on_demand } = parts;
     let reads = house.reads.clone();
-    let sessions = reads
-        .workers()?
-        .into_iter()
-        .filter_map(|worker| worker.session_hash.map(|session_hash| (session_hash, worker.id)));
-    let credentials = Arc::new(Credentials::load(reads.tokens()?, sessions));
     let counters = Arc::clone(&house.counters);
     let counted_logs = logs.clone();
     let ports = Ports {
@@ -46,7 +40,7 @@ pub(super) fn edge_state(parts: Parts<'_>) -> Result<EdgeState, DaemonError> {
         logs: logs.clone(),
         durable: house.durability.watch(),
         artifacts: artifacts.clone(),
-        credentials,
+        credentials: Arc::clone(&house.credentials),
         owners: Arc::new(StoredOwners { reads, known: Mutex::default() }),
         kept: Arc::new(LocalKept(kept)),
         stop,
@@ -72,6 +66,11 @@ fn client_desk(desk: &Addr<FrontDesk>) -> Desk {
         who_holds: desk.clone().recipient(),
         change_drain: desk.clone().recipient(),
         evict_task: desk.clone().recipient(),
+        revoke_worker: desk.clone().recipient(),
+        make_token: desk.clone().recipient(),
+        revoke_token: desk.clone().recipient(),
+        spend_token: desk.clone().recipient(),
+        record_act: desk.clone().recipient(),
         register_worker: desk.clone().recipient(),
         resume_worker: desk.clone().recipient(),
         heartbeat: desk.clone().recipient(),

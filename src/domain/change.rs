@@ -11,6 +11,7 @@ use crate::contract::job::JobState;
 use crate::contract::problem::Warning;
 use crate::contract::protocol::{Identity, StopReason};
 use crate::contract::quantity::Timestamp;
+use crate::contract::token::{Role, Token, TokenKind};
 use crate::contract::worker::{Capabilities, Drain, Phase, TaskState, WorkerKind};
 
 /// One durable step. A batch of them is one transaction.
@@ -258,26 +259,78 @@ pub struct WorkerRecord {
     pub drain: Option<Drain>,
 }
 
-/// What a credential may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenKind {
-    /// `glc_…` with role `admin`.
-    AdminClient,
-    /// `glj_…`: can only register workers.
-    Join,
-}
-
 /// A credential as the store keeps it: never the token itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRecord {
     /// SHA-256 of the token.
     pub hash: [u8; 32],
-    /// What it may do.
+    /// What it is for.
     pub kind: TokenKind,
-    /// What people call it; also `submitted_by` of its jobs.
+    /// What people call it; no two that live share it.
     pub name: String,
+    /// What a client may do; `None` for the other kinds.
+    pub role: Option<Role>,
+    /// The projects it is confined to; empty = none needed, `*` = all.
+    pub projects: Vec<String>,
+    /// The highest priority it may submit with.
+    pub max_priority: Option<i32>,
+    /// `submitted_by` of its jobs, when that is not its name.
+    pub user: Option<String>,
     /// When it was made.
     pub created_at: Timestamp,
+    /// By whom.
+    pub created_by: String,
+    /// From when it is not taken any more.
+    pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
+    pub revoked_at: Option<Timestamp>,
+    /// When it was last used, to a few minutes.
+    pub last_used_at: Option<Timestamp>,
+    /// The registration an instance token was used for; such a one is of no use for another.
+    pub used_for: Option<String>,
+}
+
+impl TokenRecord {
+    /// A token without bounds of its own: an admin client, or one that joins workers.
+    pub fn unconfined(hash: [u8; 32], kind: TokenKind, name: impl Into<String>, now: Timestamp) -> Self {
+        Self {
+            hash,
+            kind,
+            name: name.into(),
+            role: (kind == TokenKind::Client).then_some(Role::Admin),
+            projects: Vec::new(),
+            max_priority: None,
+            user: None,
+            created_at: now,
+            created_by: String::new(),
+            expires_at: None,
+            revoked_at: None,
+            last_used_at: None,
+            used_for: None,
+        }
+    }
+
+    /// Whether it is taken at `now`.
+    pub fn lives(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
+    }
+
+    /// As clients see it.
+    pub fn shown(self) -> Token {
+        Token {
+            user: self.role.map(|_| self.user.unwrap_or_else(|| self.name.clone())),
+            name: self.name,
+            kind: self.kind,
+            role: self.role,
+            projects: self.projects,
+            max_priority: self.max_priority,
+            created_at: self.created_at,
+            created_by: self.created_by,
+            expires_at: self.expires_at,
+            revoked_at: self.revoked_at,
+            last_used_at: self.last_used_at,
+        }
+    }
 }
 
 /// Names an outbox entry to the receiver, so that a repeated delivery is recognised.

@@ -48,7 +48,7 @@ impl Ledger {
             position: self.position,
             time: self.now,
             kind,
-            job_id,
+            job_id: Some(job_id),
             task_id,
             data,
         })));

@@ -1,6 +1,7 @@
 //! Who is calling: the connection's origin and the token together name the caller, and each route says whom it
 //! lets in.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,11 +10,16 @@ use actix_web::http::header;
 use actix_web::{FromRequest, HttpMessage, HttpRequest};
 use sha2::{Digest, Sha256};
 
-use super::credentials::Credential;
 use super::refusal::Refusal;
 use super::state::EdgeState;
+use crate::actors::messages::front_desk::WorkerRefusal;
+use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::WorkerId;
+use crate::contract::quantity::Timestamp;
+use crate::contract::token::Role;
+use crate::credentials::known::{Holder, Pass, Standing};
+use crate::domain::credentials::{Author, Grant};
 
 /// Where a connection comes from; kept with the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,27 +43,61 @@ pub fn note_origin(connection: &dyn std::any::Any, extensions: &mut Extensions) 
 }
 
 /// Who is calling.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Caller {
     /// Nobody in particular: TCP without a token.
     Anonymous,
-    /// A client with role `admin`.
+    /// A client.
     Client(Client),
-    /// A holder of the join token.
-    Join,
+    /// A holder of a join or instance token.
+    Join(Arc<Pass>),
     /// A worker, by its session.
-    Worker(WorkerId),
+    Worker(WorkerCaller),
 }
 
 /// A client: the local user on the Unix socket, or a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Client {
-    /// `submitted_by` of its jobs.
-    pub name: Arc<str>,
+    /// What it may do, and as whom.
+    pub grant: Arc<Grant>,
     /// On the server's own Unix socket.
     pub local: bool,
     /// Tells credentials apart where keys are scoped to them.
     pub credential: [u8; 32],
+    /// Its token; none on the Unix socket.
+    pub pass: Option<Arc<Pass>>,
+    /// Where it calls from.
+    pub address: Option<IpAddr>,
+}
+
+impl Client {
+    /// `submitted_by` of its jobs.
+    pub fn user(&self) -> &str {
+        &self.grant.user
+    }
+
+    /// For the record.
+    pub fn author(&self) -> Box<Author> {
+        Box::new(Author {
+            name: self.grant.name.to_string(),
+            role: self.grant.role,
+            from: self.address.map_or_else(|| "unix_socket".to_owned(), |address| address.to_string()),
+        })
+    }
+
+    /// Refuses whoever was let in and is not any more.
+    pub fn still_admitted(&self) -> Result<(), Refusal> {
+        self.pass.as_ref().map_or(Ok(()), |pass| standing(pass))
+    }
+}
+
+/// A worker, by its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerCaller {
+    /// Which.
+    pub worker_id: WorkerId,
+    /// Its session was ended: it is told so, and nothing else.
+    pub over: bool,
 }
 
 /// Whom a route lets in.
@@ -65,45 +105,93 @@ pub struct Client {
 pub enum Access {
     /// Everybody, without a token.
     Open,
-    /// Clients.
+    /// Clients of every role.
     Client,
-    /// Clients with role `admin` (all there are so far).
+    /// Clients that may submit.
+    Submitter,
+    /// Clients with role `admin`.
     Admin,
-    /// Holders of the join token.
+    /// Holders of a join or instance token.
     Join,
     /// Workers, by their session.
     Worker,
+    /// Workers, also when their session is over.
+    WorkerOrFormer,
     /// Clients, and workers for the artifacts of their tasks.
     ClientOrWorker,
+    /// Clients that may submit, and workers.
+    SubmitterOrWorker,
 }
 
 impl Access {
+    fn admits(self, caller: &Caller) -> bool {
+        match (self, caller) {
+            (Access::Open, _) => true,
+            (_, Caller::Anonymous) => false,
+            (Access::Client | Access::ClientOrWorker, Caller::Client(_)) => true,
+            (Access::Submitter | Access::SubmitterOrWorker, Caller::Client(client)) => {
+                client.grant.role != Role::Viewer
+            }
+            (Access::Admin, Caller::Client(client)) => client.grant.role == Role::Admin,
+            (Access::Join, Caller::Join(_)) => true,
+            (
+                Access::Worker | Access::WorkerOrFormer | Access::ClientOrWorker | Access::SubmitterOrWorker,
+                Caller::Worker(_),
+            ) => true,
+            (_, Caller::Client(_) | Caller::Join(_) | Caller::Worker(_)) => false,
+        }
+    }
+
     /// Refuses whom the route does not let in.
     pub fn check(self, caller: &Caller) -> Result<(), Refusal> {
-        let admitted = match self {
-            Access::Open => true,
-            Access::Client | Access::Admin => matches!(caller, Caller::Client(_)),
-            Access::Join => matches!(caller, Caller::Join),
-            Access::Worker => matches!(caller, Caller::Worker(_)),
-            Access::ClientOrWorker => matches!(caller, Caller::Client(_) | Caller::Worker(_)),
-        };
-        if admitted {
-            return Ok(());
+        if self.admits(caller) {
+            return match caller {
+                Caller::Worker(worker)
+                    if worker.over && !matches!(self, Access::Open | Access::WorkerOrFormer) =>
+                {
+                    Err(WorkerRefusal::Revoked.into())
+                }
+                _ => Ok(()),
+            };
         }
         let needed = match self {
             Access::Open | Access::Client => "a client token (`glc_…`)",
+            Access::Submitter => "a client token with role `submitter` or `admin`",
             Access::Admin => "a client token with role `admin`",
             Access::Join => "a join token (`glj_…`)",
-            Access::Worker => "a worker's session token (`gls_…`)",
+            Access::Worker | Access::WorkerOrFormer => "a worker's session token (`gls_…`)",
             Access::ClientOrWorker => "a client's or a worker's token",
+            Access::SubmitterOrWorker => "a worker's token, or a client's with role `submitter` or `admin`",
         };
         match caller {
             Caller::Anonymous => Err(Refusal::unauthenticated(&format!(
                 "this call needs {needed} in `Authorization: Bearer …`"
             ))),
-            Caller::Client(_) | Caller::Join | Caller::Worker(_) => {
+            Caller::Client(client) => Err(Refusal::new(
+                ErrorCode::Forbidden,
+                format!("this call needs {needed}; yours has role `{}`", client.grant.role.word()),
+            )),
+            Caller::Join(_) | Caller::Worker(_) => {
                 Err(Refusal::new(ErrorCode::Forbidden, format!("this call needs {needed}")))
             }
+        }
+    }
+}
+
+/// Refuses a token that is not taken any more.
+fn standing(pass: &Pass) -> Result<(), Refusal> {
+    match pass.standing(clock::now()) {
+        Standing::Valid => Ok(()),
+        Standing::Revoked => Err(Refusal::unauthenticated_as(
+            ErrorCode::TokenRevoked,
+            format!("the token `{}` was revoked; ask for another", pass.name()),
+        )),
+        Standing::Expired => {
+            let when = pass.expires_at().map(|end| format!(" at {end}")).unwrap_or_default();
+            Err(Refusal::unauthenticated_as(
+                ErrorCode::TokenExpired,
+                format!("the token `{}` expired{when}; ask for another", pass.name()),
+            ))
         }
     }
 }
@@ -116,42 +204,55 @@ pub fn identify(request: &HttpRequest, state: &EdgeState) -> Result<Caller, Refu
     let origin = request.conn_data::<Origin>().copied().unwrap_or(Origin::Tcp);
     // Before any token: on the socket a stolen one is of no use to another user.
     admit_origin(origin, state.own_uid)?;
-    if let Some(header) = request.headers().get(header::AUTHORIZATION) {
-        let token = header
-            .to_str()
-            .ok()
-            .and_then(|text| text.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        if let Some((credential, hash)) =
-            token.and_then(|(_, token)| state.ports.credentials.find(token.trim()))
-        {
-            return Ok(match credential {
-                Credential::Client { name } => {
-                    Caller::Client(Client { name, local: false, credential: hash })
-                }
-                Credential::Join => Caller::Join,
-                Credential::Session { worker_id } => Caller::Worker(worker_id),
-            });
-        }
-        let too_many = request
-            .peer_addr()
-            .is_some_and(|address| state.failed_logins.record(address.ip(), Instant::now()));
-        return Err(if too_many {
-            Refusal::new(ErrorCode::RateLimited, "too many failed log-ins from this address; wait a minute")
-                .retry_after(FORGIVEN_AFTER_S)
-        } else {
-            Refusal::unauthenticated(
-                "the token is not valid here; was it made by another server, or revoked?",
-            )
+    let Some(header) = request.headers().get(header::AUTHORIZATION) else {
+        return Ok(match origin {
+            Origin::Unix { .. } => Caller::Client(state.local_client()),
+            Origin::Tcp => Caller::Anonymous,
         });
+    };
+    let token = header
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let found = token.and_then(|(_, token)| state.ports.credentials.find(token.trim()));
+    let refusal = match found {
+        Some(pass) => match admitted(pass, request) {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        },
+        None => Refusal::unauthenticated(
+            "the token is not valid here; was it made by another server, or cut short?",
+        ),
+    };
+    let too_many =
+        request.peer_addr().is_some_and(|address| state.failed_logins.record(address.ip(), Instant::now()));
+    Err(if too_many {
+        Refusal::new(ErrorCode::RateLimited, "too many failed log-ins from this address; wait a minute")
+            .retry_after(FORGIVEN_AFTER_S)
+    } else {
+        refusal
+    })
+}
+
+/// The caller that a known token stands for.
+fn admitted(pass: Arc<Pass>, request: &HttpRequest) -> Result<Caller, Refusal> {
+    if let Holder::Session { worker_id } = *pass.holder() {
+        // Its heartbeat is answered all the same.
+        let over = pass.standing(Timestamp::default()) == Standing::Revoked;
+        return Ok(Caller::Worker(WorkerCaller { worker_id, over }));
     }
-    Ok(match origin {
-        Origin::Unix { .. } => Caller::Client(Client {
-            name: state.local_user.clone(),
-            local: true,
-            credential: local_credential(state.own_uid),
+    standing(&pass)?;
+    pass.note_use(clock::now());
+    Ok(match pass.holder() {
+        Holder::Client(grant) => Caller::Client(Client {
+            grant: grant.clone(),
+            local: false,
+            credential: *pass.hash(),
+            address: request.peer_addr().map(|address| address.ip()),
+            pass: Some(pass),
         }),
-        Origin::Tcp => Caller::Anonymous,
+        Holder::Join | Holder::Session { .. } => Caller::Join(pass),
     })
 }
 
@@ -167,7 +268,8 @@ fn admit_origin(origin: Origin, own_uid: u32) -> Result<(), Refusal> {
     }
 }
 
-fn local_credential(uid: u32) -> [u8; 32] {
+/// Tells the local user from tokens, where keys are scoped to credentials.
+pub fn local_credential(uid: u32) -> [u8; 32] {
     Sha256::digest(format!("unix:{uid}").as_bytes()).into()
 }
 
@@ -209,9 +311,21 @@ impl FromRequest for Client {
     }
 }
 
-/// A worker, by its session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WorkerCaller(pub WorkerId);
+/// A holder of a join or instance token.
+#[derive(Debug)]
+pub struct JoinCaller(pub Arc<Pass>);
+
+impl FromRequest for JoinCaller {
+    type Error = Refusal;
+    type Future = std::future::Ready<Result<Self, Refusal>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        std::future::ready(match caller_of(request) {
+            Caller::Join(pass) => Ok(Self(pass)),
+            other => Err(Access::Join.check(&other).err().unwrap_or_else(Refusal::stopping)),
+        })
+    }
+}
 
 impl FromRequest for WorkerCaller {
     type Error = Refusal;
@@ -219,7 +333,7 @@ impl FromRequest for WorkerCaller {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         std::future::ready(match caller_of(request) {
-            Caller::Worker(worker_id) => Ok(Self(worker_id)),
+            Caller::Worker(worker) => Ok(worker),
             other => Err(Access::Worker.check(&other).err().unwrap_or_else(Refusal::stopping)),
         })
     }

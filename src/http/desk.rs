@@ -8,7 +8,8 @@ use super::refusal::Refusal;
 use crate::actors::messages::Reply;
 use crate::actors::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
-    ListWorkers, PurgeJob, RegisterWorker, ReportTasks, ResumeWorker, SubmitJobs, WatchJob, WhoHolds,
+    ListWorkers, MakeToken, PurgeJob, RecordAct, RegisterWorker, ReportTasks, ResumeWorker, RevokeToken,
+    RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds,
 };
 
 macro_rules! desk {
@@ -31,6 +32,11 @@ desk! {
     who_holds: WhoHolds,
     change_drain: ChangeDrain,
     evict_task: EvictTask,
+    revoke_worker: RevokeWorker,
+    make_token: MakeToken,
+    revoke_token: RevokeToken,
+    spend_token: SpendToken,
+    record_act: RecordAct,
     register_worker: RegisterWorker,
     resume_worker: ResumeWorker,
     heartbeat: Heartbeat,

@@ -152,8 +152,13 @@ pub async fn at_route(
         entry.access.check(extensions.get::<Caller>().unwrap_or(&Caller::Anonymous))
     };
     let verdict = verdict.and_then(|()| match entry.access {
-        Access::Worker | Access::Join => check_protocol(request.request()),
-        Access::Open | Access::Client | Access::Admin | Access::ClientOrWorker => Ok(()),
+        Access::Worker | Access::WorkerOrFormer | Access::Join => check_protocol(request.request()),
+        Access::Open
+        | Access::Client
+        | Access::Submitter
+        | Access::Admin
+        | Access::ClientOrWorker
+        | Access::SubmitterOrWorker => Ok(()),
     });
     match verdict {
         Ok(()) => next.call(request).await,
@@ -195,6 +200,6 @@ pub async fn no_such_method(
 fn signed_in(caller: &Caller) -> Result<(), Refusal> {
     match caller {
         Caller::Anonymous => Access::Client.check(caller),
-        Caller::Client(_) | Caller::Join | Caller::Worker(_) => Ok(()),
+        Caller::Client(_) | Caller::Join(_) | Caller::Worker(_) => Ok(()),
     }
 }

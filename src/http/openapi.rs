@@ -154,7 +154,7 @@ fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
     match entry.map(|entry| entry.access) {
         Some(Access::Open) | None => operation,
         Some(access) => {
-            if matches!(access, Access::Worker | Access::Join) {
+            if matches!(access, Access::Worker | Access::WorkerOrFormer | Access::Join) {
                 let meaning = Some("The worker protocol's version: `1`");
                 operation = operation.parameter(parameter(
                     crate::contract::protocol::PROTOCOL_HEADER,
@@ -197,7 +197,8 @@ fn headers(call: &Call, access: Access) -> Vec<(&'static str, &'static str)> {
     if changes {
         headers.push((KEY_HEADER, "1 to 255 bytes: a repeat with the same key gets the first answer"));
     }
-    if access != Access::Worker && access != Access::Join && matches!(call.takes, Content::Json(_)) {
+    let by_worker = matches!(access, Access::Worker | Access::WorkerOrFormer | Access::Join);
+    if !by_worker && matches!(call.takes, Content::Json(_)) {
         headers.push((PREFER_HEADER, "`handling=strict` makes unknown fields faults"));
     }
     headers

@@ -6,7 +6,7 @@ use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
 
 use super::submission::Unreadable;
-use crate::actors::messages::front_desk::{JobNotEnded, SubmitRefusal, WorkerRefusal};
+use crate::actors::messages::front_desk::{JobNotEnded, SubmitRefusal, TokenRefusal, WorkerRefusal};
 use crate::artifacts::ArtifactError;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::{Fault, Problem};
@@ -75,7 +75,12 @@ impl Refusal {
 
     /// No (valid) credential.
     pub fn unauthenticated(detail: &str) -> Self {
-        Self::new(ErrorCode::Unauthenticated, detail)
+        Self::unauthenticated_as(ErrorCode::Unauthenticated, detail)
+    }
+
+    /// The same by another code of status 401.
+    pub fn unauthenticated_as(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self::new(code, detail)
             .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"gpulayer\""))
     }
 
@@ -176,6 +181,10 @@ impl From<SubmitRefusal> for Refusal {
                 "the server's disk is nearly full; free some space and submit again",
             ),
             SubmitRefusal::Stopping => Self::stopping(),
+            SubmitRefusal::Revoked => Self::unauthenticated_as(
+                ErrorCode::TokenRevoked,
+                "the token was revoked while this request was on its way",
+            ),
         }
     }
 }
@@ -220,6 +229,24 @@ impl From<JobNotEnded> for Refusal {
             ErrorCode::JobNotEnded,
             format!("the job is {}; cancel it, or wait for its end", refusal.state.word()),
         )
+    }
+}
+
+impl From<TokenRefusal> for Refusal {
+    fn from(refusal: TokenRefusal) -> Self {
+        match refusal {
+            TokenRefusal::NameTaken => Self::new(ErrorCode::NameTaken, refusal.to_string()),
+            TokenRefusal::Unknown => Self::new(ErrorCode::NotFound, refusal.to_string()),
+            TokenRefusal::LastAdmin => Self::new(
+                ErrorCode::LastAdmin,
+                "without it nobody could administer this server from afar; make another admin token first, or revoke \
+                 it on the server's own machine",
+            ),
+            TokenRefusal::Used => Self::unauthenticated_as(
+                ErrorCode::TokenUsed,
+                "the token has registered another worker already, or was revoked; ask for another",
+            ),
+        }
     }
 }
 

@@ -69,7 +69,7 @@ routes! {
     "/v1/jobs/{job_id}/events" => { GET Client sequences::events }
     "/v1/worker/acquire" => { POST Worker worker::acquire }
     "/v1/worker/report" => { POST Worker worker::report }
-    "/v1/worker/heartbeat" => { POST Worker worker::heartbeat }
+    "/v1/worker/heartbeat" => { POST WorkerOrFormer worker::heartbeat }
     "/v1/worker/tasks/{task_id}/logs" => { POST Worker worker::logs }
     "/v1/worker/tasks/{task_id}/start" => { POST Worker worker::start }
     "/v1/worker/tasks/{task_id}/executing" => { POST Worker worker::executing }

@@ -6,18 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
-use super::caller::user_name;
-use super::credentials::{Credentials, FailedLogins};
+use super::caller::{Client, local_credential, user_name};
 use super::desk::Desk;
 use super::edge::RequestIds;
+use super::failed_logins::FailedLogins;
 use super::incoming::Patience;
 use super::metrics::Metrics;
 use super::newcomers::{NewcomerLimits, Newcomers};
 use super::refusal::Refusal;
 use crate::artifacts::ArtifactStore;
+use crate::clock;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::quantity::Timestamp;
 use crate::contract::server::StopRequest;
+use crate::credentials::known::Credentials;
+use crate::domain::credentials::Grant;
 use crate::journal::Seq;
 use crate::store::{LogStore, Reads};
 
@@ -86,8 +89,9 @@ pub struct EdgeState {
     pub ports: Ports,
     /// The only user the Unix socket admits.
     pub own_uid: u32,
-    /// That user's name.
-    pub local_user: Arc<str>,
+    /// What that user may do: everything.
+    local_grant: Arc<Grant>,
+    local_credential: [u8; 32],
     /// Names that TCP requests may use in `Host`.
     pub hosts: Vec<String>,
     /// What is counted.
@@ -110,7 +114,8 @@ impl EdgeState {
         Self {
             ports,
             own_uid,
-            local_user: Arc::from(user_name(own_uid)),
+            local_grant: Arc::new(Grant::admin(&user_name(own_uid))),
+            local_credential: local_credential(own_uid),
             hosts: names,
             metrics: Metrics::new(),
             patience: Patience::default(),
@@ -127,6 +132,17 @@ impl EdgeState {
         self.patience = patience;
         self.newcomers = Newcomers::new(newcomers);
         self
+    }
+
+    /// The user at the other end of the Unix socket.
+    pub fn local_client(&self) -> Client {
+        Client {
+            grant: self.local_grant.clone(),
+            local: true,
+            credential: self.local_credential,
+            pass: None,
+            address: None,
+        }
     }
 
     /// From now on every parked request ends and every stream is cut.
@@ -148,6 +164,35 @@ impl EdgeState {
     pub async fn drained(&self) {
         // The sender lives as long as `self`, so waiting cannot fail before the value is there.
         let _ = self.drain.subscribe().wait_for(|draining| *draining).await;
+    }
+
+    /// Awaits `wait` unless the daemon drains first, or the client's token is over.
+    pub async fn while_admitted<T>(
+        &self,
+        client: &Client,
+        wait: impl Future<Output = T>,
+    ) -> Result<T, Refusal> {
+        let Some(pass) = &client.pass else {
+            return self.unless_draining(wait).await;
+        };
+        let left = pass.expires_at().map(|end| end.since(clock::now()).duration());
+        let expired = async {
+            match left {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            outcome = self.unless_draining(wait) => outcome,
+            () = self.ports.credentials.revoked(pass) => {
+                client.still_admitted()?;
+                Err(Refusal::stopping())
+            }
+            () = expired => {
+                client.still_admitted()?;
+                Err(Refusal::stopping())
+            }
+        }
     }
 
     /// Awaits `wait` unless the daemon drains first.

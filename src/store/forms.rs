@@ -10,6 +10,7 @@ use super::schema::{
 use super::words;
 use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId};
+use crate::contract::token::Role;
 use crate::contract::worker::Phase;
 use crate::domain::change::{
     JobRecord, JobResults, JobStanding, OutboxEntry, TaskRecord, TaskStanding, TokenRecord, UsedKey,
@@ -208,7 +209,7 @@ impl TaskStandingForm {
 #[diesel(table_name = events, treat_none_as_default_value = false)]
 pub struct EventForm {
     position: i64,
-    job_id: [u8; 16],
+    job_id: Option<[u8; 16]>,
     seq: i64,
     time: i64,
     kind: &'static str,
@@ -220,7 +221,7 @@ impl From<&Event> for EventForm {
     fn from(event: &Event) -> Self {
         Self {
             position: signed(event.position),
-            job_id: event.job_id.to_bytes(),
+            job_id: event.job_id.map(JobId::to_bytes),
             seq: signed(event.seq),
             time: event.time.micros(),
             kind: event.kind.word(),
@@ -291,21 +292,39 @@ impl<'a> From<&'a WorkerRecord> for WorkerForm<'a> {
 }
 
 #[derive(Insertable)]
-#[diesel(table_name = tokens)]
+#[diesel(table_name = tokens, treat_none_as_default_value = false)]
 pub struct TokenForm<'a> {
     hash: &'a [u8],
     kind: &'static str,
     name: &'a str,
+    role: Option<&'static str>,
+    projects: String,
+    max_priority: Option<i32>,
+    submits_as: Option<&'a str>,
     created_at: i64,
+    created_by: &'a str,
+    expires_at: Option<i64>,
+    revoked_at: Option<i64>,
+    last_used_at: Option<i64>,
+    used_for: Option<&'a str>,
 }
 
 impl<'a> From<&'a TokenRecord> for TokenForm<'a> {
     fn from(record: &'a TokenRecord) -> Self {
         Self {
             hash: &record.hash,
-            kind: words::token_kind(record.kind),
+            kind: record.kind.word(),
             name: &record.name,
+            role: record.role.map(Role::word),
+            projects: json(&record.projects),
+            max_priority: record.max_priority,
+            submits_as: record.user.as_deref(),
             created_at: record.created_at.micros(),
+            created_by: &record.created_by,
+            expires_at: record.expires_at.map(|time| time.micros()),
+            revoked_at: record.revoked_at.map(|time| time.micros()),
+            last_used_at: record.last_used_at.map(|time| time.micros()),
+            used_for: record.used_for.as_deref(),
         }
     }
 }

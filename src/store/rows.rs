@@ -18,6 +18,7 @@ use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::Identity;
 use crate::contract::quantity::Timestamp;
+use crate::contract::token::{Role, TokenKind};
 use crate::contract::worker::{Drain, Task};
 use crate::domain::change::{
     JobStanding, OutboxEntry, OutboxId, StopCause, TaskRecord, TaskStanding, TokenRecord, UsedKey,
@@ -279,7 +280,7 @@ pub fn read_task(row: TaskRow, standing: TaskStandingRow, late: Option<String>) 
 #[diesel(table_name = events)]
 pub struct EventRow {
     pub position: i64,
-    pub job_id: Vec<u8>,
+    pub job_id: Option<Vec<u8>>,
     pub seq: i64,
     pub time: i64,
     pub kind: String,
@@ -294,7 +295,7 @@ impl EventRow {
             position: self.position as u64,
             time: Timestamp::from_micros(self.time),
             kind: EventType::from_word(&self.kind).ok_or(corrupt("events.kind"))?,
-            job_id: job_id(&self.job_id, "events.job_id")?,
+            job_id: self.job_id.map(|bytes| job_id(&bytes, "events.job_id")).transpose()?,
             task_id: self.task_id.map(|bytes| task_id(&bytes, "events.task_id")).transpose()?,
             data: json(&self.data, "events.data")?,
         })
@@ -371,16 +372,34 @@ pub struct TokenRow {
     pub hash: Vec<u8>,
     pub kind: String,
     pub name: String,
+    pub role: Option<String>,
+    pub projects: String,
+    pub max_priority: Option<i32>,
+    pub submits_as: Option<String>,
     pub created_at: i64,
+    pub created_by: String,
+    pub expires_at: Option<i64>,
+    pub revoked_at: Option<i64>,
+    pub last_used_at: Option<i64>,
+    pub used_for: Option<String>,
 }
 
 impl TokenRow {
     pub fn read(self) -> Result<TokenRecord, StoreError> {
         Ok(TokenRecord {
             hash: hash(&self.hash, "tokens.hash")?,
-            kind: words::read_token_kind(&self.kind)?,
+            kind: TokenKind::from_word(&self.kind).ok_or(corrupt("tokens.kind"))?,
             name: self.name,
+            role: self.role.map(|word| Role::from_word(&word).ok_or(corrupt("tokens.role"))).transpose()?,
+            projects: json(&self.projects, "tokens.projects")?,
+            max_priority: self.max_priority,
+            user: self.submits_as,
             created_at: Timestamp::from_micros(self.created_at),
+            created_by: self.created_by,
+            expires_at: time(self.expires_at),
+            revoked_at: time(self.revoked_at),
+            last_used_at: time(self.last_used_at),
+            used_for: self.used_for,
         })
     }
 }

@@ -86,7 +86,7 @@ diesel::table! {
 diesel::table! {
     events (position) {
         position -> BigInt,
-        job_id -> Binary,
+        job_id -> Nullable<Binary>,
         seq -> BigInt,
         time -> BigInt,
         kind -> Text,
@@ -129,7 +129,16 @@ diesel::table! {
         hash -> Binary,
         kind -> Text,
         name -> Text,
+        role -> Nullable<Text>,
+        projects -> Text,
+        max_priority -> Nullable<Integer>,
+        submits_as -> Nullable<Text>,
         created_at -> BigInt,
+        created_by -> Text,
+        expires_at -> Nullable<BigInt>,
+        revoked_at -> Nullable<BigInt>,
+        last_used_at -> Nullable<BigInt>,
+        used_for -> Nullable<Text>,
     }
 }
 

@@ -4,7 +4,6 @@
 use super::error::StoreError;
 use crate::contract::job::JobState;
 use crate::contract::worker::{Phase, TaskState, WorkerKind};
-use crate::domain::change::TokenKind;
 
 const TASK_STATES: [TaskState; 8] = [
     TaskState::Assigned,
@@ -21,13 +20,6 @@ pub const fn worker_kind(kind: WorkerKind) -> &'static str {
     match kind {
         WorkerKind::Local => "local",
         WorkerKind::Remote => "remote",
-    }
-}
-
-pub const fn token_kind(kind: TokenKind) -> &'static str {
-    match kind {
-        TokenKind::AdminClient => "admin_client",
-        TokenKind::Join => "join",
     }
 }
 
@@ -54,8 +46,4 @@ pub fn read_task_state(text: &str) -> Result<TaskState, StoreError> {
 
 pub fn read_worker_kind(text: &str) -> Result<WorkerKind, StoreError> {
     find(&[WorkerKind::Local, WorkerKind::Remote], worker_kind, text, "workers.kind")
-}
-
-pub fn read_token_kind(text: &str) -> Result<TokenKind, StoreError> {
-    find(&[TokenKind::AdminClient, TokenKind::Join], token_kind, text, "tokens.kind")
 }

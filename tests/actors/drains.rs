@@ -28,7 +28,7 @@ fn recorded(decided: DrainDecided) -> Option<Drain> {
 
 fn change(scene: &Scene, worker_id: WorkerId, order: DrainOrder) -> Drained {
     let (reply, answer) = oneshot::channel();
-    scene.supervisor.do_send(ChangeDrain { worker_id, order, key: None, reply });
+    scene.supervisor.do_send(ChangeDrain { worker_id, order, by: None, key: None, reply });
     answer
 }
 
@@ -38,7 +38,7 @@ fn evict(
     task_id: TaskId,
 ) -> oneshot::Receiver<Result<Keyed<bool>, EvictRefusal>> {
     let (reply, answer) = oneshot::channel();
-    scene.supervisor.do_send(EvictTask { worker_id, task_id, key: None, reply });
+    scene.supervisor.do_send(EvictTask { worker_id, task_id, by: None, key: None, reply });
     answer
 }
 

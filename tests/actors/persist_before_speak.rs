@@ -109,6 +109,7 @@ pub fn scene() -> Scene {
         stop,
         settled,
         drain,
+        revoke: recorder().0,
         resume: recorder().0,
         heartbeat: recorder().0,
         acquire: recorder().0,
@@ -198,7 +199,7 @@ impl Scene {
                 used_at: clock::now(),
             })
         });
-        self.supervisor.do_send(SubmitJobs { jobs: vec![new_job(number, spec)], key, reply });
+        self.supervisor.do_send(SubmitJobs { jobs: vec![new_job(number, spec)], pass: None, key, reply });
         answer
     }
 
@@ -259,7 +260,13 @@ async fn every_answer_and_effect_waits_for_its_commit() {
     assert_eq!(results, [ReportResult::Ok { job_state: JobState::Running }]);
 
     let (reply, mut cancelled) = oneshot::channel();
-    scene.supervisor.do_send(CancelJob { job_id: JobId::from_u128(1), now: false, key: None, reply });
+    scene.supervisor.do_send(CancelJob {
+        job_id: JobId::from_u128(1),
+        now: false,
+        by: None,
+        key: None,
+        reply,
+    });
     settle().await;
     assert!(cancelled.try_recv().is_err() && scene.stops.so_far().is_empty());
     scene.permit();
@@ -309,7 +316,13 @@ async fn an_answer_that_changes_nothing_waits_for_what_it_saw() {
     let submitted = scene.submit(1, None);
     let cancel = || {
         let (reply, answer) = oneshot::channel();
-        scene.supervisor.do_send(CancelJob { job_id: JobId::from_u128(1), now: false, key: None, reply });
+        scene.supervisor.do_send(CancelJob {
+            job_id: JobId::from_u128(1),
+            now: false,
+            by: None,
+            key: None,
+            reply,
+        });
         answer
     };
     let (first, mut second) = (cancel(), cancel());

@@ -43,7 +43,7 @@ const DOORS: &[(&str, &str, Access)] = &[
     ("GET", "/readyz", Access::Open),
     ("POST", "/v1/workers/register", Access::Join),
     ("POST", "/v1/worker/resume", Access::Worker),
-    ("POST", "/v1/worker/heartbeat", Access::Worker),
+    ("POST", "/v1/worker/heartbeat", Access::WorkerOrFormer),
     ("POST", "/v1/worker/acquire", Access::Worker),
     ("POST", "/v1/worker/report", Access::Worker),
     ("POST", "/v1/worker/deregister", Access::Worker),
@@ -83,7 +83,7 @@ fn refusal(access: Access, who: Who) -> Option<u16> {
         (Access::Client | Access::Admin, Who::Client | Who::Local) => None,
         (Access::ClientOrWorker, Who::Client | Who::Local | Who::Worker) => None,
         (Access::Join, Who::Join) => None,
-        (Access::Worker, Who::Worker) => None,
+        (Access::Worker | Access::WorkerOrFormer, Who::Worker) => None,
         _ => Some(403),
     }
 }

@@ -6,7 +6,7 @@ use gpulayer::domain::change::{Change, TaskRecord, TaskStanding};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::stand::{MAX_ARTIFACT_BYTES, SESSION, Stand, TASK, WORKER, true_spec, worker};
+use crate::stand::{MAX_ARTIFACT_BYTES, SESSION, Stand, TASK, WORKER, true_spec};
 use crate::wire::{Answer, Request};
 
 const BYTES: &str = "application/octet-stream";
@@ -175,7 +175,7 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
 
     stand.shared.record(&[Change::TaskMoved(TASK, task(TaskState::Succeeded))]);
     call("GET", own).ok(404);
-    stand.shared.record(&[Change::WorkerRecorded(Box::new(worker(true)))]);
+    stand.shared.credentials().end_session(WORKER);
     for answer in [call("GET", own), call("HEAD", own), put_own(b"late"), missing.send()] {
         assert_eq!(answer.status, 401);
     }

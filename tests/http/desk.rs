@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::{Actor, Context, Handler};
 use parking_lot::Mutex;
@@ -20,7 +21,9 @@ use gpulayer::contract::protocol::*;
 use gpulayer::contract::quantity::Seconds;
 use gpulayer::contract::server::StopRequest;
 use gpulayer::contract::worker::{Drain, Worker, WorkerKind, WorkerState};
+use gpulayer::credentials::known::Credentials;
 use gpulayer::domain::change::{Change, JobStanding, UsedKey, WorkerRecord};
+use gpulayer::domain::credentials::table::TokenTable;
 use gpulayer::http::Desk;
 use gpulayer::journal::Seq;
 use gpulayer::store::{CommitPort, ONLY_TERM, Writer};
@@ -58,6 +61,14 @@ pub struct Shared {
     pub drain: Mutex<Option<DrainOrder>>,
     /// Tasks that were evicted: they are gone at once here.
     pub evicted: Mutex<Vec<TaskId>>,
+    /// Tokens, as the supervisor knows them.
+    pub tokens: Mutex<TokenTable>,
+    /// Whether the worker was revoked.
+    pub revoked: AtomicBool,
+    /// Powers that were used.
+    pub acts: Mutex<Vec<(Act, String)>>,
+    /// What the edge looks tokens up in.
+    pub credentials: Mutex<Option<Arc<Credentials>>>,
     /// The job whose log the test's task writes.
     pub owner: Mutex<Option<JobId>>,
 }
@@ -81,8 +92,17 @@ impl Shared {
             holder: Mutex::default(),
             drain: Mutex::default(),
             evicted: Mutex::default(),
+            tokens: Mutex::default(),
+            revoked: AtomicBool::default(),
+            acts: Mutex::default(),
+            credentials: Mutex::default(),
             owner: Mutex::default(),
         }
+    }
+
+    /// What the edge looks tokens up in.
+    pub fn credentials(&self) -> Arc<Credentials> {
+        self.credentials.lock().clone().unwrap()
     }
 
     /// The one worker there is.
@@ -130,7 +150,7 @@ impl Shared {
             position,
             time: clock::now(),
             kind,
-            job_id,
+            job_id: Some(job_id),
             task_id: None,
             data: serde_json::json!({}),
         };
@@ -202,6 +222,11 @@ impl FakeDesk {
             who_holds: desk.clone().recipient(),
             change_drain: desk.clone().recipient(),
             evict_task: desk.clone().recipient(),
+            revoke_worker: desk.clone().recipient(),
+            make_token: desk.clone().recipient(),
+            revoke_token: desk.clone().recipient(),
+            spend_token: desk.clone().recipient(),
+            record_act: desk.clone().recipient(),
             register_worker: desk.clone().recipient(),
             resume_worker: desk.clone().recipient(),
             heartbeat: desk.clone().recipient(),
@@ -363,6 +388,55 @@ handles! {
         shared.commit(&call.key.map(Change::KeyUsed).into_iter().collect::<Vec<_>>());
         shared.evicted.lock().push(call.task_id);
         let _ = call.reply.send(Ok(Keyed::Done(true)));
+    }
+}
+
+handles! {
+    RevokeWorker => |shared, call| {
+        if call.worker_id != WORKER || shared.revoked.load(Ordering::Relaxed) {
+            let _ = call.reply.send(Err(UnknownWorker));
+            return;
+        }
+        shared.commit(&call.key.map(Change::KeyUsed).into_iter().collect::<Vec<_>>());
+        shared.revoked.store(true, Ordering::Relaxed);
+        shared.credentials().end_session(WORKER);
+        let _ = call.reply.send(Ok(Keyed::Done(())));
+    }
+    MakeToken => |shared, call| {
+        if !shared.first_use(call.key.as_deref()) {
+            let _ = call.reply.send(Ok(Keyed::Repeat));
+            return;
+        }
+        let made = shared.tokens.lock().create(*call.record, clock::now()).cloned();
+        let _ = call.reply.send(made.map(|made| {
+            shared.credentials().admit(&made);
+            let mut changes = vec![Change::TokenRecorded(Box::new(made))];
+            changes.extend(call.key.map(Change::KeyUsed));
+            shared.commit(&changes);
+            Keyed::Done(())
+        }));
+    }
+    RevokeToken => |shared, call| {
+        if !shared.first_use(call.key.as_deref()) {
+            let _ = call.reply.send(Ok(Keyed::Repeat));
+            return;
+        }
+        let revoked = shared.tokens.lock().revoke(&call.name, call.afar, clock::now()).cloned();
+        let _ = call.reply.send(revoked.map(|revoked| {
+            shared.credentials().revoke(&revoked.hash);
+            let mut changes = vec![Change::TokenRecorded(Box::new(revoked))];
+            changes.extend(call.key.map(Change::KeyUsed));
+            shared.commit(&changes);
+            Keyed::Done(())
+        }));
+    }
+    SpendToken => |shared, call| {
+        let spent = shared.tokens.lock().spend(&call.hash, &call.registration, clock::now()).map(drop);
+        let _ = call.reply.send(spent);
+    }
+    RecordAct => |shared, call| {
+        shared.acts.lock().push((call.act, call.target));
+        let _ = call.reply.send(());
     }
 }
 

@@ -16,10 +16,12 @@ use gpulayer::artifacts::{ArtifactStore, Limits};
 use gpulayer::clock;
 use gpulayer::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use gpulayer::contract::protocol::Identity;
+use gpulayer::contract::token::TokenKind;
 use gpulayer::contract::worker::WorkerKind;
 use gpulayer::credentials;
-use gpulayer::domain::change::{Change, TokenKind, TokenRecord, WorkerRecord};
-use gpulayer::http::credentials::Credentials;
+use gpulayer::credentials::known::Credentials;
+use gpulayer::domain::change::{Change, TokenRecord, WorkerRecord};
+use gpulayer::domain::credentials::table::TokenTable;
 use gpulayer::http::{
     EdgeState, KeptWorkspaces, Measured, NewcomerLimits, Patience, Ports, ServeError, ServeOptions,
     TaskOwners, serve,
@@ -164,14 +166,14 @@ pub fn serve_at(socket: &Path) -> Result<(), ServeError> {
 
 fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, folder: &Path) -> Ports {
     let limits = Limits { max_artifact_bytes: MAX_ARTIFACT_BYTES };
-    let token = |text: &str, kind, name: &str| TokenRecord {
-        hash: credentials::hash(text),
-        kind,
-        name: name.to_owned(),
-        created_at: clock::now(),
+    let token = |text: &str, kind, name: &str| {
+        TokenRecord::unconfined(credentials::hash(text), kind, name, clock::now())
     };
-    let tokens =
-        [token(CLIENT, TokenKind::AdminClient, "test-client"), token(JOIN, TokenKind::Join, "test-join")];
+    let tokens = [token(CLIENT, TokenKind::Client, "test-client"), token(JOIN, TokenKind::Join, "test-join")];
+    let credentials =
+        Arc::new(Credentials::load(tokens.clone(), [(credentials::hash(SESSION), WORKER, false)]));
+    *shared.credentials.lock() = Some(credentials.clone());
+    *shared.tokens.lock() = TokenTable::remembered(tokens);
     let stops = shared.clone();
     Ports {
         owners: Arc::new(Owners(shared.clone())),
@@ -180,7 +182,7 @@ fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, fold
         logs: store.logs().unwrap(),
         durable,
         artifacts: ArtifactStore::open(&folder.join("artifacts"), limits).unwrap(),
-        credentials: Arc::new(Credentials::load(tokens, [(credentials::hash(SESSION), WORKER)])),
+        credentials,
         kept: Arc::new(Kept(folder.join("kept"))),
         stop: Arc::new(move |asked| stops.stops.lock().push(asked)),
         measured: Arc::new(|| Measured { commits: 3, log_bytes: 5 }),

@@ -95,7 +95,7 @@ pub fn event(job: u64, seq: u64, position: u64) -> Change {
         position,
         time: time(1),
         kind: EventType::JobQueued,
-        job_id: job_id(job),
+        job_id: Some(job_id(job)),
         task_id: None,
         data: serde_json::json!({ "cause": "submitted" }),
     }))

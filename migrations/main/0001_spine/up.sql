@@ -81,10 +81,11 @@ CREATE TABLE task_standings (
 -- Ended while the worker may still hold the process tree: rare. Tasks that have not ended are found by their job.
 CREATE INDEX task_standings_stale ON task_standings (task_id) WHERE stale;
 
--- `position` is the rowid, so events are only ever appended; the supervisor assigns both numbers.
+-- `position` is the rowid, so events are only ever appended; the supervisor assigns both numbers. Without a job: what
+-- was done to the server itself, with `seq` 0.
 CREATE TABLE events (
     position INTEGER NOT NULL PRIMARY KEY,
-    job_id   BLOB    NOT NULL,
+    job_id   BLOB,
     seq      INTEGER NOT NULL,
     time     INTEGER NOT NULL,
     kind     TEXT    NOT NULL,
@@ -118,11 +119,22 @@ CREATE TABLE workers (
     drain_deadline INTEGER
 ) WITHOUT ROWID;
 
+-- Revoked and expired ones stay: whoever still uses one is told so, and a seed file brings none of them back.
+-- `submits_as`: `submitted_by` of its jobs, when that is not its name. `used_for`: what an instance token registered.
 CREATE TABLE tokens (
-    hash       BLOB    NOT NULL PRIMARY KEY,
-    kind       TEXT    NOT NULL,
-    name       TEXT    NOT NULL,
-    created_at INTEGER NOT NULL
+    hash         BLOB    NOT NULL PRIMARY KEY,
+    kind         TEXT    NOT NULL,
+    name         TEXT    NOT NULL,
+    role         TEXT,
+    projects     TEXT    NOT NULL,
+    max_priority INTEGER,
+    submits_as   TEXT,
+    created_at   INTEGER NOT NULL,
+    created_by   TEXT    NOT NULL,
+    expires_at   INTEGER,
+    revoked_at   INTEGER,
+    last_used_at INTEGER,
+    used_for     TEXT
 ) WITHOUT ROWID;
 
 -- Which artifacts a job keeps alive; `of_results` = by the results of its last attempt, which take the place of those

@@ -1,16 +1,18 @@
 //! What clients ask of the supervisor, as the front desk passed it on.
 
 use actix::{Context, Handler};
+use serde_json::json;
 
 use super::watchers::satisfied;
 use super::{JobSupervisor, Speech, Stopping, answer};
 use crate::actors::messages::front_desk::{
-    CancelJob, CountJobs, Holder, JobCounts, JobNotEnded, Keyed, PrepareStop, PurgeJob, StorageLevel,
+    Act, CancelJob, CountJobs, Holder, JobCounts, JobNotEnded, Keyed, PrepareStop, PurgeJob, StorageLevel,
     SubmitJobs, SubmitRefusal, WatchJob, WhoHolds,
 };
 use crate::actors::messages::scheduler::StopPlacing;
 use crate::actors::messages::send;
 use crate::contract::ids::JobId;
+use crate::credentials::known::Standing;
 use crate::domain::change::{Change, UsedKey};
 use crate::domain::job::{LiveJob, Stage};
 use crate::domain::placement::Shape;
@@ -65,6 +67,11 @@ impl Handler<SubmitJobs> for JobSupervisor {
             return;
         }
         let reply = call.reply;
+        let now = (self.now)();
+        if call.pass.is_some_and(|pass| pass.standing(now) != Standing::Valid) {
+            self.say_at_newest(answer(reply, Err(SubmitRefusal::Revoked)));
+            return;
+        }
         let Some(key) = self.take_key(call.key) else {
             self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
             return;
@@ -101,6 +108,9 @@ impl Handler<CancelJob> for JobSupervisor {
         let mut ledger = self.ledger();
         let job = self.jobs.get_mut(&call.job_id);
         let changed = job.is_some_and(|job| job.cancel(&mut ledger, call.now));
+        if let Some(author) = call.by.filter(|_| changed) {
+            ledger.audit(&author, Act::JobCancel, &call.job_id.to_string(), json!({ "now": call.now }));
+        }
         ledger.changes.extend(key);
         self.commit(ctx, ledger, &[call.job_id]);
         self.say_at_newest(answer(reply, Keyed::Done(changed)));
@@ -110,7 +120,7 @@ impl Handler<CancelJob> for JobSupervisor {
 impl Handler<PurgeJob> for JobSupervisor {
     type Result = ();
 
-    fn handle(&mut self, call: PurgeJob, _: &mut Self::Context) {
+    fn handle(&mut self, call: PurgeJob, ctx: &mut Self::Context) {
         let reply = call.reply;
         if let Some(job) = self.jobs.get(&call.job_id)
             && !matches!(job.stage(), Stage::Ended(_))
@@ -123,9 +133,13 @@ impl Handler<PurgeJob> for JobSupervisor {
             self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
             return;
         };
-        let mut changes = vec![Change::JobPurged(call.job_id)];
-        changes.extend(key);
-        self.journal.append(changes);
+        let mut ledger = self.ledger();
+        ledger.change(Change::JobPurged(call.job_id));
+        if let Some(author) = call.by {
+            ledger.audit(&author, Act::JobPurge, &call.job_id.to_string(), json!({}));
+        }
+        ledger.changes.extend(key);
+        self.commit(ctx, ledger, &[]);
         self.say_at_newest(answer(reply, Ok(Keyed::Done(()))));
     }
 }

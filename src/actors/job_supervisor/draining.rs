@@ -1,14 +1,17 @@
-//! What operators ask of workers: to be emptied, to take tasks again, to let go of one task.
+//! What operators ask of workers: to be emptied, to take tasks again, to let go of one task, to be gone.
+
+use std::sync::Arc;
 
 use actix::{Context, Handler};
+use serde_json::json;
 
 use super::{JobSupervisor, answer};
 use crate::actors::messages::front_desk::{
-    ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, UnknownWorker,
+    Act, ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, RevokeWorker, UnknownWorker,
 };
 use crate::actors::messages::job_supervisor::SessionClosed;
-use crate::actors::messages::worker_session::DrainDecided;
-use crate::contract::ids::WorkerId;
+use crate::actors::messages::worker_session::{DrainDecided, SessionRevoked};
+use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::worker::Drain;
 use crate::domain::job::LiveJob;
 use crate::domain::ledger::Alarm;
@@ -44,7 +47,7 @@ impl Handler<ChangeDrain> for JobSupervisor {
     type Result = ();
 
     fn handle(&mut self, call: ChangeDrain, ctx: &mut Self::Context) {
-        let ChangeDrain { worker_id, order, key, reply } = call;
+        let ChangeDrain { worker_id, order, by, key, reply } = call;
         if !self.sessions.contains_key(&worker_id) {
             self.say_at_newest(answer(reply, Err(UnknownWorker)));
             return;
@@ -53,6 +56,16 @@ impl Handler<ChangeDrain> for JobSupervisor {
             self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
             return;
         };
+        if let Some(author) = by {
+            // On disk before the worker's row, which its session writes: no act without its record.
+            let mut ledger = self.ledger();
+            let (act, with) = match order {
+                DrainOrder::Drain { deadline } => (Act::WorkerDrain, json!({ "deadline_s": deadline })),
+                DrainOrder::Resume => (Act::WorkerResume, json!({})),
+            };
+            ledger.audit(&author, act, &worker_id.to_string(), with);
+            self.commit(ctx, ledger, &[]);
+        }
         let now = (self.now)();
         let Some(session) = self.sessions.get_mut(&worker_id) else { return };
         session.drain = match order {
@@ -77,7 +90,7 @@ impl Handler<EvictTask> for JobSupervisor {
     type Result = ();
 
     fn handle(&mut self, call: EvictTask, ctx: &mut Self::Context) {
-        let EvictTask { worker_id, task_id, key, reply } = call;
+        let EvictTask { worker_id, task_id, by, key, reply } = call;
         let there = self.tasks.get(&task_id).copied().filter(|job_id| {
             let placed = self.jobs.get(job_id).and_then(LiveJob::placed);
             placed.is_some_and(|placed| placed.worker == worker_id && placed.task_id == task_id)
@@ -94,9 +107,49 @@ impl Handler<EvictTask> for JobSupervisor {
         };
         let mut ledger = self.ledger();
         let changed = self.jobs.get_mut(&job_id).is_some_and(|job| job.evict(&mut ledger, task_id));
+        if let Some(author) = by.filter(|_| changed) {
+            let with = json!({ "worker": worker_id, "job": job_id });
+            ledger.audit(&author, Act::TaskEvict, &task_id.to_string(), with);
+        }
         ledger.changes.extend(key);
         self.commit(ctx, ledger, &[job_id]);
         self.say_at_newest(answer(reply, Ok(Keyed::Done(changed))));
+    }
+}
+
+impl Handler<RevokeWorker> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: RevokeWorker, ctx: &mut Self::Context) {
+        let RevokeWorker { worker_id, by, key, reply } = call;
+        let Some(port) = self.sessions.get(&worker_id).map(|session| session.ports.revoke.clone()) else {
+            self.say_at_newest(answer(reply, Err(UnknownWorker)));
+            return;
+        };
+        let Some(key) = self.take_key(key) else {
+            self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
+            return;
+        };
+        let on_it = self.jobs_on(worker_id);
+        let mut ledger = self.ledger();
+        let mut lost = Vec::new();
+        for (task_id, job_id) in &on_it {
+            if self.jobs.get_mut(job_id).is_some_and(|job| job.revoke(&mut ledger)) {
+                lost.push(*task_id);
+            }
+        }
+        if let Some(author) = by {
+            let with = json!({ "tasks": lost });
+            ledger.audit(&author, Act::WorkerRevoke, &worker_id.to_string(), with);
+        }
+        let touched: Vec<JobId> = on_it.into_iter().map(|(_, job_id)| job_id).collect();
+        self.commit(ctx, ledger, &touched);
+        // Nothing is placed there from here on, and no order goes there: its worker is told that it is over.
+        self.sessions.remove(&worker_id);
+        let credentials = Arc::clone(&self.credentials);
+        port.do_send(SessionRevoked { lost, credentials, key, reply });
+        self.answer_drained();
+        self.speak();
     }
 }
 
@@ -105,5 +158,6 @@ impl Handler<SessionClosed> for JobSupervisor {
 
     fn handle(&mut self, closed: SessionClosed, _: &mut Self::Context) {
         self.sessions.remove(&closed.worker_id);
+        self.credentials.end_session(closed.worker_id);
     }
 }

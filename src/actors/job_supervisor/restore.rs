@@ -8,7 +8,8 @@ use super::StaleTask;
 use super::keys::KEPT;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::Timestamp;
-use crate::domain::change::{TaskRecord, TaskStanding};
+use crate::credentials::known::Credentials;
+use crate::domain::change::{TaskRecord, TaskStanding, TokenRecord};
 use crate::domain::job::{LiveJob, Placed, Restored, with_memory};
 use crate::domain::ledger::SharedSpec;
 use crate::domain::placement::Shape;
@@ -24,6 +25,10 @@ pub struct Restoration {
     pub key_scopes: Vec<([u8; 32], Timestamp)>,
     /// Number of the newest event.
     pub position: u64,
+    /// Credentials, as they are stored.
+    pub tokens: Vec<TokenRecord>,
+    /// The same with the workers' sessions, as the edge looks them up.
+    pub credentials: Arc<Credentials>,
 }
 
 /// Why the store's word cannot be used.
@@ -67,7 +72,15 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
         let shape = Arc::new(Shape::of(&placed.spec));
         (placed.task_id, StaleTask { worker_id: placed.worker, shape })
     });
+    let tokens = reads.tokens()?;
+    let sessions = reads
+        .workers()?
+        .into_iter()
+        .filter_map(|worker| worker.session_hash.map(|session_hash| (session_hash, worker.id, worker.gone)));
+    let credentials = Arc::new(Credentials::load(tokens.iter().cloned(), sessions));
     Ok(Restoration {
+        tokens,
+        credentials,
         jobs,
         stale: stale.collect(),
         key_scopes: reads.used_key_scopes(now.minus(KEPT))?,

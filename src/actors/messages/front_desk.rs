@@ -15,7 +15,10 @@ use crate::contract::protocol::{
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::Worker;
-use crate::domain::change::{JobRecord, UsedKey};
+use crate::credentials::known::Pass;
+use crate::domain::change::{JobRecord, TokenRecord, UsedKey};
+pub use crate::domain::credentials::audit::{Act, Author};
+pub use crate::domain::credentials::table::TokenRefusal;
 
 /// A keyed call's outcome (CONTRACT, Requests and answers, `Idempotency-Key`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct NewJob {
 pub struct SubmitJobs {
     /// In the order of the request.
     pub jobs: Vec<NewJob>,
+    /// The token it came with: one that was revoked while the request was on its way submits nothing.
+    pub pass: Option<Arc<Pass>>,
     /// The client's key, stored in the same commit.
     pub key: Option<Box<UsedKey>>,
     /// Answered once durable.
@@ -56,6 +61,9 @@ pub enum SubmitRefusal {
     /// The daemon is leaving: on-demand daemons hand over, `down` stops.
     #[error("the daemon is stopping")]
     Stopping,
+    /// The token was revoked while the request was on its way.
+    #[error("the token was revoked")]
+    Revoked,
 }
 
 /// Stop this job: at once if it has not started, else with its grace.
@@ -66,6 +74,8 @@ pub struct CancelJob {
     pub job_id: JobId,
     /// Without grace.
     pub now: bool,
+    /// Who asks, when that is to be on record.
+    pub by: Option<Box<Author>>,
     /// The client's key, stored in the same commit.
     pub key: Option<Box<UsedKey>>,
     /// `Done(true)` = this call changed something, `Done(false)` = it had ended or was being cancelled already.
@@ -79,6 +89,8 @@ pub struct CancelJob {
 pub struct PurgeJob {
     /// Which; the edge has checked that it exists.
     pub job_id: JobId,
+    /// Who asks, when that is to be on record.
+    pub by: Option<Box<Author>>,
     /// The client's key, stored in the same commit.
     pub key: Option<Box<UsedKey>>,
     /// `Err` = it has not ended.
@@ -192,6 +204,8 @@ pub struct ChangeDrain {
     pub worker_id: WorkerId,
     /// What.
     pub order: DrainOrder,
+    /// Who asks, when that is to be on record.
+    pub by: Option<Box<Author>>,
     /// The client's key, stored in the same commit.
     pub key: Option<Box<UsedKey>>,
     /// Answered once durable.
@@ -211,6 +225,8 @@ pub struct EvictTask {
     pub worker_id: WorkerId,
     /// Which.
     pub task_id: TaskId,
+    /// Who asks, when that is to be on record.
+    pub by: Option<Box<Author>>,
     /// The client's key, stored in the same commit.
     pub key: Option<Box<UsedKey>>,
     /// `Done(true)` = this call changed something, `Done(false)` = it was told to stop already. Answered once durable.
@@ -226,6 +242,78 @@ pub enum EvictRefusal {
     /// The worker has no such task now.
     #[error("the worker has no such task")]
     NotThere,
+}
+
+/// End a worker's session for good and give up its tasks.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RevokeWorker {
+    /// Which.
+    pub worker_id: WorkerId,
+    /// Who asks, when that is to be on record.
+    pub by: Option<Box<Author>>,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// Answered once durable.
+    pub reply: Reply<Result<Keyed<()>, UnknownWorker>>,
+}
+
+/// Make this credential valid.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct MakeToken {
+    /// As it will be stored.
+    pub record: Box<TokenRecord>,
+    /// Who asks, when that is to be on record.
+    pub by: Option<Box<Author>>,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// Answered once durable.
+    pub reply: Reply<Result<Keyed<()>, TokenRefusal>>,
+}
+
+/// Make this credential void.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RevokeToken {
+    /// Which.
+    pub name: String,
+    /// Whether it is asked for over the network.
+    pub afar: bool,
+    /// Who asks, when that is to be on record.
+    pub by: Option<Box<Author>>,
+    /// The client's key, stored in the same commit.
+    pub key: Option<Box<UsedKey>>,
+    /// Answered once durable; from then on it opens nothing.
+    pub reply: Reply<Result<Keyed<()>, TokenRefusal>>,
+}
+
+/// A worker registers with this credential: may it?
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SpendToken {
+    /// Which, by its hash.
+    pub hash: [u8; 32],
+    /// What the worker registers under.
+    pub registration: String,
+    /// Answered once durable.
+    pub reply: Reply<Result<(), TokenRefusal>>,
+}
+
+/// Somebody used a power that no other message tells of.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RecordAct {
+    /// Who.
+    pub by: Box<Author>,
+    /// What.
+    pub act: Act,
+    /// On what.
+    pub target: String,
+    /// What else is worth knowing.
+    pub with: serde_json::Value,
+    /// Answered once durable.
+    pub reply: Reply<()>,
 }
 
 /// Why a worker's call is refused.

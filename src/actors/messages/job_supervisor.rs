@@ -1,5 +1,6 @@
 //! To the job supervisor. Client commands come as the front desk got them (`SubmitJobs`, `CancelJob`,
-//! `PurgeJob`, `ChangeDrain`, `EvictTask`, `WatchJob`, `CountJobs`, `PrepareStop`, `StorageLevel`); these come from other actors.
+//! `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`, `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`,
+//! `WatchJob`, `CountJobs`, `PrepareStop`, `StorageLevel`); these come from other actors.
 
 use actix::Message;
 

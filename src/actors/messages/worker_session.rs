@@ -12,6 +12,7 @@ use super::{Reply, send};
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{Assignment, RegisterAnswer, StopReason};
 use crate::contract::worker::{Drain, Worker};
+use crate::credentials::known::Credentials;
 use crate::domain::change::{Change, WorkerRecord};
 
 /// A durable placement for this worker: held out until it starts.
@@ -52,6 +53,20 @@ pub struct Settled {
 pub struct DrainDecided {
     /// What it is from now on.
     pub drain: Option<Drain>,
+    /// The client's key as a change for the same commit.
+    pub key: Option<Change>,
+    /// Answered once durable.
+    pub reply: Reply<Result<Keyed<()>, UnknownWorker>>,
+}
+
+/// The worker was revoked: its session is over. Write it into its row, with this key, let the edge know, and answer.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SessionRevoked {
+    /// Its tasks that were given up while their process trees may still be there.
+    pub lost: Vec<TaskId>,
+    /// Where its session token is known.
+    pub credentials: Arc<Credentials>,
     /// The client's key as a change for the same commit.
     pub key: Option<Change>,
     /// Answered once durable.
@@ -109,6 +124,8 @@ pub struct SessionPorts {
     pub settled: Recipient<Settled>,
     /// For the supervisor.
     pub drain: Recipient<DrainDecided>,
+    /// For the supervisor.
+    pub revoke: Recipient<SessionRevoked>,
     /// For the front desk.
     pub resume: Recipient<ResumeWorker>,
     /// For the front desk.

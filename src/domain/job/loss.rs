@@ -86,6 +86,34 @@ impl LiveJob {
         }
     }
 
+    /// Its worker was revoked. What has not started there goes elsewhere; a started task ends, and whatever it still
+    /// holds stays taken until the worker says that it is gone. Says whether a started one was given up.
+    pub fn revoke(&mut self, ledger: &mut Ledger) -> bool {
+        match &self.stage {
+            Stage::Scheduled(_) => {
+                self.withdraw(ledger);
+                false
+            }
+            Stage::Running(placed, run) => {
+                let (placed, run) = (placed.clone(), *run);
+                let detail = "an operator revoked its worker, which kills the task and brings nothing back";
+                let mut end = End::of(EndReason::Revoked, detail.to_owned());
+                end.advice =
+                    Some("`--retries 1 --retry-on operator` starts such jobs again elsewhere".to_owned());
+                let row = TaskEnd { stale: true, ..TaskEnd::ended(&end) };
+                self.task_moved(ledger, &placed, Some(&run), row);
+                if self.next_attempt(&placed, &run, &end).is_some() {
+                    self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
+                }
+                ledger.tell(Notice::Settled(placed.worker, placed.task_id));
+                ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.id, self.shape.clone()));
+                self.settle(ledger, &placed, &run, end, None);
+                true
+            }
+            Stage::Queued | Stage::Ended(_) => false,
+        }
+    }
+
     fn wait_for_worker(&mut self, ledger: &mut Ledger) {
         if let Stage::Running(placed, run) = &mut self.stage {
             run.unreachable_since = Some(ledger.now);

@@ -173,7 +173,7 @@ impl LiveJob {
     }
 
     /// A job that somebody cancelled has no other attempt, whatever ended this one.
-    fn next_attempt(&self, placed: &Placed, run: &Run, end: &End) -> Option<NextAttempt> {
+    pub(super) fn next_attempt(&self, placed: &Placed, run: &Run, end: &End) -> Option<NextAttempt> {
         let asked = placed.spec.resources.memory_bytes;
         let next = next_attempt(&placed.spec.retry, self.attempt, end.reason, asked);
         next.filter(|_| run.cancel_requested_at.is_none())

@@ -6,13 +6,12 @@ use actix_web::web::{self, Bytes};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::{StreamExt, stream};
 
-use crate::actors::messages::front_desk::WorkerRefusal;
 use crate::artifacts::{ArtifactStore, Begun, Upload};
 use crate::contract::artifact::{Digest, MissingAnswer, MissingRequest, PartialUpload};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Fault;
 use crate::http::body::{self, JSON_LIMIT_BYTES, content_length};
-use crate::http::caller::Caller;
+use crate::http::caller::{Caller, WorkerCaller};
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::http::{blocking, files};
@@ -34,20 +33,8 @@ fn digest_in(path: &web::Path<String>) -> Result<Digest, Refusal> {
 
 /// What a caller may do with artifacts. A client may read all; a worker those that a job names of which it holds a
 /// task, and nothing once its session is over.
-async fn check_session(caller: &Caller, state: &EdgeState) -> Result<(), Refusal> {
-    let Caller::Worker(worker_id) = *caller else {
-        return Ok(());
-    };
-    let reads = state.ports.reads.clone();
-    if blocking(move || reads.session_stands(worker_id)).await? {
-        Ok(())
-    } else {
-        Err(WorkerRefusal::Revoked.into())
-    }
-}
-
 async fn may_read(caller: &Caller, digest: Digest, state: &EdgeState) -> Result<bool, Refusal> {
-    let Caller::Worker(worker_id) = *caller else {
+    let Caller::Worker(WorkerCaller { worker_id, .. }) = *caller else {
         return Ok(true);
     };
     let reads = state.ports.reads.clone();
@@ -106,11 +93,10 @@ pub async fn put(
     request: HttpRequest,
     path: web::Path<String>,
     payload: web::Payload,
-    caller: Caller,
+    _caller: Caller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
-    check_session(&caller, &state).await.map_err(Refusal::closing)?;
     body::require_content_type(&request, "application/octet-stream")?;
     let part = Part::of(&request)?;
     let store = state.ports.artifacts.clone();
@@ -187,7 +173,6 @@ pub async fn read(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
-    check_session(&caller, &state).await?;
     if !may_read(&caller, digest, &state).await? {
         return Err(Refusal::not_found(digest));
     }
@@ -208,7 +193,6 @@ pub async fn head(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
-    check_session(&caller, &state).await?;
     let readable = may_read(&caller, digest, &state).await?;
     let store = state.ports.artifacts.clone();
     let (size_bytes, received_bytes) = blocking(move || look(&store, digest)).await?;
@@ -239,10 +223,9 @@ fn look(
 pub async fn missing(
     request: HttpRequest,
     payload: web::Payload,
-    caller: Caller,
+    _caller: Caller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    check_session(&caller, &state).await?;
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
     let asked = body::parse_object::<MissingRequest>(&request, &bytes, &["artifacts"])?.asked;
     if asked.artifacts.len() > ASKED_AT_ONCE {

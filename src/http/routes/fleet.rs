@@ -4,7 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::de::DeserializeOwned;
 
 use crate::actors::messages::front_desk::{
-    ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, ListWorkers, UnknownWorker,
+    Author, ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, ListWorkers, UnknownWorker,
 };
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
@@ -72,11 +72,12 @@ pub async fn evict(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let call = Call::<EvictRequest>::read(&request, payload, &path, &client, &["task_id"]).await?;
-    let (id, asked, used) = (call.worker, call.asked, call.used());
+    let (id, asked, used, by) = (call.worker, &call.asked, call.used(), Some(call.by.clone()));
     let outcome = desk::ask(|reply| {
         state.ports.desk.evict_task.do_send(EvictTask {
             worker_id: id,
             task_id: asked.task_id,
+            by,
             key: used,
             reply,
         });
@@ -89,7 +90,7 @@ pub async fn evict(
         // The first call may have ended it, and then its repeat is still answered.
         Err(EvictRefusal::NotThere) => match state.first_answer(call.key.as_ref())? {
             Some(_) => call.answer(&state, true).await,
-            None => Err(gone(&state, id, &asked)?),
+            None => Err(gone(&state, id, asked)?),
         },
     }
 }
@@ -106,9 +107,9 @@ fn gone(state: &EdgeState, worker: WorkerId, asked: &EvictRequest) -> Result<Ref
 }
 
 async fn change<T>(state: &EdgeState, order: DrainOrder, call: Call<T>) -> Result<HttpResponse, Refusal> {
-    let (worker_id, key) = (call.worker, call.used());
+    let (worker_id, key, by) = (call.worker, call.used(), Some(call.by.clone()));
     let outcome = desk::ask(|reply| {
-        state.ports.desk.change_drain.do_send(ChangeDrain { worker_id, order, key, reply })
+        state.ports.desk.change_drain.do_send(ChangeDrain { worker_id, order, by, key, reply })
     })
     .await?;
     match outcome {
@@ -122,6 +123,7 @@ async fn change<T>(state: &EdgeState, order: DrainOrder, call: Call<T>) -> Resul
 struct Call<T> {
     worker: WorkerId,
     asked: T,
+    by: Box<Author>,
     key: Option<Key>,
     warnings: Vec<Warning>,
 }
@@ -139,7 +141,7 @@ impl<T: DeserializeOwned> Call<T> {
         let key = Key::of(request, client, &bytes)?;
         Query::none(request)?;
         let Asked { asked, warnings } = body::parse_object(request, &bytes, known)?;
-        Ok(Self { worker, asked, key, warnings })
+        Ok(Self { worker, asked, by: client.author(), key, warnings })
     }
 }
 

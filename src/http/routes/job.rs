@@ -68,7 +68,7 @@ pub async fn cancel(
     };
     let used = key.map(|key| key.used(200, &[job_id], clock::now()));
     let outcome = desk::ask(|reply| {
-        state.ports.desk.cancel_job.do_send(CancelJob { job_id, now: asked.now, key: used, reply });
+        state.ports.desk.cancel_job.do_send(CancelJob { job_id, now: asked.now, by: None, key: used, reply });
     })
     .await?;
     if matches!(outcome, Keyed::Repeat) {
@@ -106,7 +106,7 @@ pub async fn retry(
     };
     let id = job.record.id;
     let shown = as_submitted(&job).map_err(Refusal::internal)?;
-    match submit(&state, vec![job], key.as_ref(), 201).await? {
+    match submit(&state, &client, vec![job], key.as_ref(), 201).await? {
         Keyed::Done(()) => Ok(created(id, &shown, false)),
         Keyed::Repeat => first_job(&state, &state.repeated(key.as_ref())?, |_, _| None),
     }
@@ -136,7 +136,7 @@ fn repeated(
     let spec: JobSpec = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
     let document = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
     let artifacts = pin_named(&document, "", &state.ports.artifacts)?;
-    new_job(spec, Vec::new(), artifacts, &client.name, Some(first)).map_err(Refusal::internal)
+    new_job(spec, Vec::new(), artifacts, client.user(), Some(first)).map_err(Refusal::internal)
 }
 
 /// Removes an ended job, its log and the artifacts that nothing else names: 204.
@@ -164,9 +164,10 @@ pub async fn purge(
     }
     let named = state.ports.reads.artifacts_of(job_id)?;
     let used = key.map(|key| key.used(204, &[job_id], clock::now()));
-    let outcome =
-        desk::ask(|reply| state.ports.desk.purge_job.do_send(PurgeJob { job_id, key: used, reply }))
-            .await??;
+    let outcome = desk::ask(|reply| {
+        state.ports.desk.purge_job.do_send(PurgeJob { job_id, by: Some(client.author()), key: used, reply })
+    })
+    .await??;
     let replayed = matches!(outcome, Keyed::Repeat);
     if replayed {
         state.repeated(key.as_ref())?;

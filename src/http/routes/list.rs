@@ -84,7 +84,7 @@ pub async fn list(
     let reads = state.ports.reads.clone();
     let page: Page<Job> = blocking(move || match asked.meant {
         Some(text) => {
-            let ids = reads.resolve(&text, Some(&client.name))?;
+            let ids = reads.resolve(&text, Some(client.user()))?;
             let jobs: Result<Vec<Option<Job>>, _> = ids.into_iter().map(|id| reads.job(id)).collect();
             jobs.map(|jobs| Page { items: jobs.into_iter().flatten().collect(), next_cursor: None })
         }

@@ -67,9 +67,13 @@ pub async fn status(request: HttpRequest, state: web::Data<EdgeState>) -> Result
 pub async fn whoami(request: HttpRequest, client: Client) -> Result<HttpResponse, Refusal> {
     Query::none(&request)?;
     Ok(HttpResponse::Ok().json(WhoAmI {
-        name: client.name.to_string(),
-        role: "admin".to_owned(),
+        name: client.grant.name.to_string(),
+        user: (client.grant.user != client.grant.name).then(|| client.user().to_owned()),
+        role: client.grant.role.word().to_owned(),
         via: if client.local { "unix_socket" } else { "token" }.to_owned(),
+        projects: client.grant.projects.names().unwrap_or_default().to_vec(),
+        max_priority: client.grant.max_priority,
+        expires_at: client.pass.as_ref().and_then(|pass| pass.expires_at()),
     }))
 }
 

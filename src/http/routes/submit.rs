@@ -40,7 +40,7 @@ pub async fn one(
     let options = options(&request, &client);
     let again = |id, at| {
         let (value, _) = body::read_value(&bytes).ok()?;
-        resubmitted(&value, options, &client.name, id, at)
+        resubmitted(&value, options, client.user(), id, at)
     };
     let job = match Query::none(&request).and_then(|()| read_one(&bytes, options, &client, &state)) {
         Ok(mut job) => {
@@ -51,7 +51,7 @@ pub async fn one(
     };
     let id = job.record.id;
     let shown = as_submitted(&job).map_err(Refusal::internal)?;
-    match submit(&state, vec![job], key.as_ref(), 201).await? {
+    match submit(&state, &client, vec![job], key.as_ref(), 201).await? {
         Keyed::Done(()) => Ok(created(id, &shown, false)),
         Keyed::Repeat => first_job(&state, &state.repeated(key.as_ref())?, again),
     }
@@ -64,7 +64,7 @@ fn read_one(
     state: &EdgeState,
 ) -> Result<NewJob, Refusal> {
     let (value, mut faults) = body::read_value(bytes)?;
-    match read_job(&value, "", options, &client.name, &state.ports.artifacts) {
+    match read_job(&value, "", options, client.user(), &state.ports.artifacts) {
         Ok(job) if faults.is_empty() => Ok(job),
         Ok(_) => Err(Refusal::spec(faults)),
         Err(Unreadable::Faults(found)) => {
@@ -114,6 +114,7 @@ pub fn created(id: JobId, job: &Job, replayed: bool) -> HttpResponse {
 /// Hands jobs over and waits until they are on disk.
 pub async fn submit(
     state: &EdgeState,
+    client: &Client,
     jobs: Vec<NewJob>,
     key: Option<&Key>,
     status: u16,
@@ -124,8 +125,10 @@ pub async fn submit(
         let submitted_at = jobs.first().map_or_else(clock::now, |job| job.record.submitted_at);
         key.used(status, &ids, submitted_at)
     });
-    let verdict =
-        desk::ask(|reply| state.ports.desk.submit_jobs.do_send(SubmitJobs { jobs, key, reply })).await?;
+    let verdict = desk::ask(|reply| {
+        state.ports.desk.submit_jobs.do_send(SubmitJobs { jobs, pass: client.pass.clone(), key, reply })
+    })
+    .await?;
     Ok(verdict?)
 }
 
@@ -140,10 +143,10 @@ pub async fn batch(
     let key = Key::of(&request, &client, &bytes)?;
     let options = options(&request, &client);
     let strange = Query::none(&request);
-    let reader = state.clone();
+    let (reader, submitter) = (state.clone(), client.clone());
     // Up to a second of CPU: not on a thread that others wait for.
     let read = web::block(move || {
-        let read = strange.and_then(|()| read_batch(&bytes, options, &client, &reader));
+        let read = strange.and_then(|()| read_batch(&bytes, options, &submitter, &reader));
         read.map_err(|refusal| (refusal, batch_warnings(&bytes, options)))
     });
     let (jobs, warnings) = match read.await.map_err(|_| Refusal::stopping())? {
@@ -154,7 +157,7 @@ pub async fn batch(
         }
     };
     let ids = jobs.iter().map(|job| job.record.id).collect();
-    match submit(&state, jobs, key.as_ref(), 201).await? {
+    match submit(&state, &client, jobs, key.as_ref(), 201).await? {
         Keyed::Done(()) => Ok(accepted(ids, warnings, false)),
         Keyed::Repeat => Ok(accepted(state.repeated(key.as_ref())?.jobs, warnings, true)),
     }
@@ -180,7 +183,7 @@ fn read_batch(
     let mut warnings = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let prefix = format!("/jobs/{index}");
-        match read_job(entry, &prefix, options, &client.name, &state.ports.artifacts) {
+        match read_job(entry, &prefix, options, client.user(), &state.ports.artifacts) {
             Ok(job) => {
                 warnings.extend(job.record.warnings.iter().cloned());
                 jobs.push(job);

@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::actors::messages::front_desk::{
-    Acquire, DeregisterWorker, Heartbeat, RegisterWorker, ReportTasks, ResumeWorker, WorkerRefusal,
+    Acquire, DeregisterWorker, Heartbeat, RegisterWorker, ReportTasks, ResumeWorker, SpendToken,
+    WorkerRefusal,
 };
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
@@ -21,7 +22,7 @@ use crate::contract::protocol::{
 use crate::contract::worker::{Phase, WorkerKind};
 use crate::credentials;
 use crate::http::body::{self, BATCH_LIMIT_BYTES};
-use crate::http::caller::WorkerCaller;
+use crate::http::caller::{JoinCaller, WorkerCaller};
 use crate::http::desk;
 use crate::http::query::MAX_WAIT;
 use crate::http::refusal::Refusal;
@@ -58,11 +59,16 @@ fn check_name(name: &str) -> Result<(), Refusal> {
 pub async fn register(
     request: HttpRequest,
     payload: web::Payload,
+    JoinCaller(pass): JoinCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let mut asked: RegisterRequest = read(&request, payload).await?;
     check_name(&asked.name)?;
     asked.kind = WorkerKind::Remote;
+    let registration = asked.registration.clone().unwrap_or_default();
+    let hash = *pass.hash();
+    desk::ask(|reply| state.ports.desk.spend_token.do_send(SpendToken { hash, registration, reply }))
+        .await??;
     let answer = desk::ask(|reply| {
         state.ports.desk.register_worker.do_send(RegisterWorker { request: asked, with_token: true, reply })
     })
@@ -79,14 +85,18 @@ pub async fn resume(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let asked: ResumeRequest = read(&request, payload).await?;
-    if asked.worker_id != worker.0 {
+    if asked.worker_id != worker.worker_id {
         return Err(Refusal::new(
             ErrorCode::Forbidden,
-            format!("this session is {}'s, not {}'s", worker.0, asked.worker_id),
+            format!("this session is {}'s, not {}'s", worker.worker_id, asked.worker_id),
         ));
     }
     let answer = desk::ask(|reply| {
-        state.ports.desk.resume_worker.do_send(ResumeWorker { worker_id: worker.0, request: asked, reply })
+        state.ports.desk.resume_worker.do_send(ResumeWorker {
+            worker_id: worker.worker_id,
+            request: asked,
+            reply,
+        })
     })
     .await??;
     Ok(HttpResponse::Ok().json(answer))
@@ -101,7 +111,7 @@ pub async fn heartbeat(
 ) -> Result<HttpResponse, Refusal> {
     let asked: HeartbeatRequest = read(&request, payload).await?;
     let answer = desk::ask(|reply| {
-        state.ports.desk.heartbeat.do_send(Heartbeat { worker_id: worker.0, request: asked, reply })
+        state.ports.desk.heartbeat.do_send(Heartbeat { worker_id: worker.worker_id, request: asked, reply })
     })
     .await?;
     let answer = match answer {
@@ -125,7 +135,7 @@ pub async fn acquire(
     asked.wait_s = asked.wait_s.min(MAX_WAIT);
     let at_most = asked.wait_s.duration() + GRACE;
     let answer = desk::ask(|reply| {
-        state.ports.desk.acquire.do_send(Acquire { worker_id: worker.0, request: asked, reply })
+        state.ports.desk.acquire.do_send(Acquire { worker_id: worker.worker_id, request: asked, reply })
     });
     let answer = match state.unless_draining(timeout(at_most, answer)).await? {
         Ok(answer) => answer??,
@@ -143,7 +153,11 @@ pub async fn report(
 ) -> Result<HttpResponse, Refusal> {
     let asked: ReportRequest = read(&request, payload).await?;
     let answer = desk::ask(|reply| {
-        state.ports.desk.report_tasks.do_send(ReportTasks { worker_id: worker.0, request: asked, reply })
+        state.ports.desk.report_tasks.do_send(ReportTasks {
+            worker_id: worker.worker_id,
+            request: asked,
+            reply,
+        })
     })
     .await??;
     Ok(HttpResponse::Ok().json(answer))
@@ -152,7 +166,7 @@ pub async fn report(
 /// A worker leaves for good: 204.
 pub async fn deregister(worker: WorkerCaller, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
     desk::ask(|reply| {
-        state.ports.desk.deregister_worker.do_send(DeregisterWorker { worker_id: worker.0, reply })
+        state.ports.desk.deregister_worker.do_send(DeregisterWorker { worker_id: worker.worker_id, reply })
     })
     .await??;
     Ok(HttpResponse::NoContent().finish())
@@ -197,7 +211,7 @@ pub async fn start(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one(incoming, worker.0, &state, |told: EpochRequest| (told.epoch, Report::Start)).await
+    report_one(incoming, worker.worker_id, &state, |told: EpochRequest| (told.epoch, Report::Start)).await
 }
 
 /// A task's program runs; its timeout counts from here.
@@ -206,7 +220,7 @@ pub async fn executing(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one(incoming, worker.0, &state, |told: EpochRequest| {
+    report_one(incoming, worker.worker_id, &state, |told: EpochRequest| {
         (told.epoch, Report::Phase { phase: Phase::Executing })
     })
     .await
@@ -218,7 +232,7 @@ pub async fn decline(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one(incoming, worker.0, &state, |told: DeclineRequest| {
+    report_one(incoming, worker.worker_id, &state, |told: DeclineRequest| {
         (told.epoch, Report::Decline { detail: told.detail })
     })
     .await
@@ -230,7 +244,7 @@ pub async fn finish(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    report_one(incoming, worker.0, &state, |told: FinishRequest| {
+    report_one(incoming, worker.worker_id, &state, |told: FinishRequest| {
         (told.epoch, Report::Finish(Box::new(told.finish)))
     })
     .await
@@ -244,7 +258,7 @@ pub async fn logs(
 ) -> Result<HttpResponse, Refusal> {
     let task_id = task_in(&path)?;
     let asked: LogsRequest = read(&request, payload).await?;
-    let job_id = state.ports.owners.owned(worker.0, task_id, asked.epoch).ok_or_else(|| {
+    let job_id = state.ports.owners.owned(worker.worker_id, task_id, asked.epoch).ok_or_else(|| {
         Refusal::new(
             ErrorCode::StaleEpoch,
             format!("{task_id} is not this worker's under epoch {}", asked.epoch),

@@ -1,0 +1,125 @@
+//! Credentials, and the record of who used which power. What is decided here holds for the edge from the moment it is on
+//! disk: it shares the table of known credentials.
+
+use std::sync::Arc;
+
+use actix::{Context, Handler};
+use serde_json::json;
+
+use super::{JobSupervisor, Speech, answer};
+use crate::actors::messages::front_desk::{Act, Keyed, MakeToken, RecordAct, RevokeToken, SpendToken};
+use crate::actors::messages::send;
+use crate::domain::change::Change;
+
+impl JobSupervisor {
+    /// Writes down which tokens were used of late.
+    pub(super) fn note_token_use(&mut self) {
+        let changed = self.tokens.note_use(self.credentials.used());
+        self.journal
+            .append(changed.into_iter().map(|token| Change::TokenRecorded(Box::new(token))).collect());
+    }
+}
+
+impl Handler<MakeToken> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: MakeToken, ctx: &mut Context<Self>) {
+        let MakeToken { record, by, key, reply } = call;
+        let Some(key) = self.take_key(key) else {
+            self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
+            return;
+        };
+        let mut ledger = self.ledger();
+        let made = match self.tokens.create(*record, ledger.now) {
+            Ok(made) => made.clone(),
+            Err(refusal) => {
+                self.say_at_newest(answer(reply, Err(refusal)));
+                return;
+            }
+        };
+        if let Some(author) = by {
+            let with = json!({
+                "kind": made.kind, "role": made.role, "projects": made.projects,
+                "max_priority": made.max_priority, "user": made.user, "expires_at": made.expires_at,
+            });
+            ledger.audit(&author, Act::TokenCreate, &made.name, with);
+        }
+        ledger.change(Change::TokenRecorded(Box::new(made.clone())));
+        ledger.changes.extend(key);
+        let seq = self.commit(ctx, ledger, &[]);
+        let credentials = Arc::clone(&self.credentials);
+        self.speeches.push(
+            seq,
+            Speech::Answer(Box::new(move || {
+                credentials.admit(&made);
+                send(reply, Ok(Keyed::Done(())));
+            })),
+        );
+    }
+}
+
+impl Handler<RevokeToken> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: RevokeToken, ctx: &mut Context<Self>) {
+        let RevokeToken { name, afar, by, key, reply } = call;
+        let Some(key) = self.take_key(key) else {
+            self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
+            return;
+        };
+        let mut ledger = self.ledger();
+        let revoked = match self.tokens.revoke(&name, afar, ledger.now) {
+            Ok(revoked) => revoked.clone(),
+            Err(refusal) => {
+                self.say_at_newest(answer(reply, Err(refusal)));
+                return;
+            }
+        };
+        if let Some(author) = by {
+            let with = json!({ "kind": revoked.kind, "role": revoked.role });
+            ledger.audit(&author, Act::TokenRevoke, &revoked.name, with);
+        }
+        let hash = revoked.hash;
+        ledger.change(Change::TokenRecorded(Box::new(revoked)));
+        ledger.changes.extend(key);
+        let seq = self.commit(ctx, ledger, &[]);
+        let credentials = Arc::clone(&self.credentials);
+        self.speeches.push(
+            seq,
+            // Here and not at the edge: whoever asked may have gone, and the revocation holds all the same.
+            Speech::Answer(Box::new(move || {
+                credentials.revoke(&hash);
+                send(reply, Ok(Keyed::Done(())));
+            })),
+        );
+    }
+}
+
+impl Handler<SpendToken> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: SpendToken, ctx: &mut Context<Self>) {
+        let mut ledger = self.ledger();
+        let spent = match self.tokens.spend(&call.hash, &call.registration, ledger.now) {
+            Ok(spent) => spent.cloned(),
+            Err(refusal) => {
+                self.say_at_newest(answer(call.reply, Err(refusal)));
+                return;
+            }
+        };
+        ledger.changes.extend(spent.map(|token| Change::TokenRecorded(Box::new(token))));
+        self.commit(ctx, ledger, &[]);
+        self.say_at_newest(answer(call.reply, Ok(())));
+    }
+}
+
+impl Handler<RecordAct> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: RecordAct, ctx: &mut Context<Self>) {
+        let mut ledger = self.ledger();
+        ledger.audit(&call.by, call.act, &call.target, call.with);
+        self.commit(ctx, ledger, &[]);
+        self.say_at_newest(answer(call.reply, ()));
+    }
+}
