@@ -73,7 +73,8 @@ fn news(event: &Event) -> Option<String> {
         | EventType::JobCancelRequested
         | EventType::JobEnded
         | EventType::TaskPhase
-        | EventType::StaleFinish => return None,
+        | EventType::StaleFinish
+        | EventType::Audit => return None,
     };
     Some(harmless(&line, false))
 }
