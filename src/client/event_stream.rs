@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
@@ -30,7 +30,7 @@ pub struct EventStream {
     endpoint: Endpoint,
     operation: String,
     body: Incoming,
-    parser: Parser,
+    reader: EventReader,
     ended: bool,
     // Held so that the connection lives as long as the stream.
     _connection: Connection,
@@ -52,7 +52,7 @@ impl Client {
             endpoint: self.endpoint().clone(),
             operation,
             body,
-            parser: Parser::default(),
+            reader: EventReader::default(),
             ended: false,
             _connection: connection,
         })
@@ -66,7 +66,7 @@ impl EventStream {
             if self.ended {
                 return Ok(None);
             }
-            if let Some(event) = self.parser.next() {
+            if let Some(event) = self.reader.next_event() {
                 self.ended = event.kind == "end";
                 return Ok(Some(event));
             }
@@ -84,7 +84,10 @@ impl EventStream {
                 }
                 Some(Ok(frame)) => {
                     if let Ok(piece) = frame.into_data() {
-                        self.parser.feed(&piece);
+                        self.reader.feed(&piece).map_err(|endless| ClientError::Cut {
+                            operation: self.operation.clone(),
+                            source: endless.into(),
+                        })?;
                     }
                 }
                 Some(Err(source)) => {
@@ -99,25 +102,43 @@ impl EventStream {
 
     /// Whether nothing more has arrived yet, so that what was read so far should be shown.
     pub fn is_drained(&self) -> bool {
-        self.parser.buffer.is_empty()
+        self.reader.buffer.is_empty()
     }
 }
 
-#[derive(Default)]
-struct Parser {
+/// One event takes no more; whoever sends more is no server of ours.
+const LONGEST_EVENT_BYTES: usize = 16 << 20;
+
+/// An event that does not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an event of the stream is longer than {LONGEST_EVENT_BYTES} bytes")]
+pub struct EndlessEvent;
+
+/// Puts events together from pieces, however the stream was cut into them.
+#[derive(Debug, Default)]
+pub struct EventReader {
     buffer: BytesMut,
+    /// So much of the buffer has no line end.
+    searched_bytes: usize,
     pending: StreamEvent,
     has_fields: bool,
 }
 
-impl Parser {
-    fn feed(&mut self, piece: &Bytes) {
+impl EventReader {
+    /// Takes the next piece in.
+    pub fn feed(&mut self, piece: &[u8]) -> Result<(), EndlessEvent> {
+        if self.buffer.len() + piece.len() + self.pending.data.len() > LONGEST_EVENT_BYTES {
+            return Err(EndlessEvent);
+        }
         self.buffer.extend_from_slice(piece);
+        Ok(())
     }
 
-    fn next(&mut self) -> Option<StreamEvent> {
-        while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-            let line = self.buffer.split_to(end);
+    /// The next event, once all of it is there.
+    pub fn next_event(&mut self) -> Option<StreamEvent> {
+        while let Some(found) = memchr::memchr(b'\n', &self.buffer[self.searched_bytes..]) {
+            let line = self.buffer.split_to(self.searched_bytes + found);
+            self.searched_bytes = 0;
             self.buffer.advance(1);
             let line = line.strip_suffix(b"\r").unwrap_or(&line);
             if line.is_empty() {
@@ -128,6 +149,7 @@ impl Parser {
             }
             self.field(&String::from_utf8_lossy(line));
         }
+        self.searched_bytes = self.buffer.len();
         None
     }
 
@@ -155,11 +177,11 @@ mod tests {
     use super::*;
 
     fn read(pieces: &[&[u8]]) -> Vec<StreamEvent> {
-        let mut parser = Parser::default();
+        let mut reader = EventReader::default();
         let mut events = Vec::new();
         for piece in pieces {
-            parser.feed(&Bytes::copy_from_slice(piece));
-            while let Some(event) = parser.next() {
+            reader.feed(piece).unwrap();
+            while let Some(event) = reader.next_event() {
                 events.push(event);
             }
         }
@@ -201,6 +223,18 @@ mod tests {
         tokio::time::pause();
         assert!(matches!(stream.next().await, Err(ClientError::Silent { within_s: 45, .. })));
         silent.abort();
+    }
+
+    #[test]
+    fn an_event_that_does_not_end_is_given_up() {
+        let mut reader = EventReader::default();
+        let piece = [b'x'; 1 << 20];
+        let mut fed = 0;
+        while reader.feed(&piece).is_ok() {
+            assert!(reader.next_event().is_none());
+            fed += piece.len();
+            assert!(fed <= LONGEST_EVENT_BYTES);
+        }
     }
 
     #[test]

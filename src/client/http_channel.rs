@@ -90,6 +90,10 @@ async fn timely<A>(
 fn failed(call: &'static str, error: ClientError) -> ChannelError {
     match error {
         ClientError::Refused(problem) => match problem.code {
+            ErrorCode::ProtocolVersion => match problem.protocol {
+                Some(spoken) => ChannelError::ProtocolVersion { spoken },
+                None => ChannelError::Refused(problem),
+            },
             ErrorCode::SessionRevoked => ChannelError::SessionOver(SessionEnd::Revoked),
             ErrorCode::Superseded => ChannelError::SessionOver(SessionEnd::Superseded),
             ErrorCode::IdentityInUse => ChannelError::SessionOver(SessionEnd::IdentityInUse),
@@ -97,6 +101,14 @@ fn failed(call: &'static str, error: ClientError) -> ChannelError {
         },
         ClientError::File { operation, path, source } => ChannelError::LocalFile { operation, path, source },
         other => ChannelError::Unreachable { call, source: other.into() },
+    }
+}
+
+/// Two versions are no fault, as long as both speak one protocol; but good to know when something is odd.
+fn note_version(client: &Client) {
+    const OWN: &str = env!("CARGO_PKG_VERSION");
+    if let Some(server) = client.server_version().filter(|server| *server != OWN) {
+        tracing::info!(server, own = OWN, "the server is of another version than this worker");
     }
 }
 
@@ -111,11 +123,22 @@ impl WorkerChannel for HttpChannel {
     }
 
     fn register(&self, request: RegisterRequest) -> Calling<'_, RegisterAnswer> {
-        Box::pin(post(self.calls(), "register", "/v1/workers/register", request, ANSWER_WITHIN))
+        let client = self.calls();
+        Box::pin(async move {
+            let answer =
+                post(client.clone(), "register", "/v1/workers/register", request, ANSWER_WITHIN).await;
+            note_version(&client);
+            answer
+        })
     }
 
     fn resume(&self, request: ResumeRequest) -> Calling<'_, ResumeAnswer> {
-        Box::pin(post(self.calls(), "resume", "/v1/worker/resume", request, ANSWER_WITHIN))
+        let client = self.calls();
+        Box::pin(async move {
+            let answer = post(client.clone(), "resume", "/v1/worker/resume", request, ANSWER_WITHIN).await;
+            note_version(&client);
+            answer
+        })
     }
 
     fn heartbeat(&self, request: HeartbeatRequest) -> Calling<'_, HeartbeatAnswer> {

@@ -10,9 +10,10 @@ use crate::contract::artifact::Digest;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::problem::Problem;
 use crate::contract::protocol::{
-    AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest,
+    AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest, PROTOCOL,
     RegisterAnswer, RegisterRequest, ReportAnswer, ReportRequest, ResumeAnswer, ResumeRequest,
 };
+use crate::contract::server::ProtocolRange;
 
 /// The answer to one call, on its way. Boxed so that the trait can be used as an object.
 pub type Calling<'a, T> = Pin<Box<dyn Future<Output = Result<T, ChannelError>> + Send + 'a>>;
@@ -41,6 +42,16 @@ pub enum ChannelError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The two speak no protocol in common. Nothing was carried out; the same call may be, once one was upgraded.
+    #[error(
+        "the server speaks worker protocol {}, this worker {PROTOCOL}: {}",
+        range(spoken),
+        to_upgrade(spoken)
+    )]
+    ProtocolVersion {
+        /// What the server speaks.
+        spoken: ProtocolRange,
+    },
     /// The worker's session is over.
     #[error("the session is over: {0}")]
     SessionOver(SessionEnd),
@@ -57,13 +68,29 @@ pub enum ChannelError {
     },
 }
 
+fn range(spoken: &ProtocolRange) -> String {
+    if spoken.min == spoken.max {
+        spoken.min.to_string()
+    } else {
+        format!("{} to {}", spoken.min, spoken.max)
+    }
+}
+
+fn to_upgrade(spoken: &ProtocolRange) -> &'static str {
+    if spoken.min > PROTOCOL {
+        "upgrade GPUlayer on this machine to the server's version"
+    } else {
+        "upgrade GPUlayer on the server, or use the server's version here"
+    }
+}
+
 impl ChannelError {
     /// Whether the same call may succeed later.
     pub fn may_repeat(&self) -> bool {
         match self {
             Self::Refused(problem) => problem.retryable,
             Self::Unreachable { .. } => true,
-            Self::SessionOver(_) | Self::LocalFile { .. } => false,
+            Self::SessionOver(_) | Self::LocalFile { .. } | Self::ProtocolVersion { .. } => false,
         }
     }
 }
@@ -128,4 +155,20 @@ pub struct Published {
     pub digest: Digest,
     /// How many bytes were published; the file may have changed since.
     pub size_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_do_not_fit_say_which_one_to_upgrade() {
+        let told =
+            |min, max| ChannelError::ProtocolVersion { spoken: ProtocolRange { min, max } }.to_string();
+        assert_eq!(
+            told(2, 3),
+            "the server speaks worker protocol 2 to 3, this worker 1: upgrade GPUlayer on this machine to the server's version"
+        );
+        assert!(told(0, 0).contains("protocol 0, this worker 1: upgrade GPUlayer on the server"));
+    }
 }

@@ -8,32 +8,39 @@ macro_rules! error_codes {
     ($($name:ident $word:literal $status:literal $retryable:literal $sentence:literal),* $(,)?) => {
         /// What went wrong, for programs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+        #[schema(rename_all = "snake_case")]
         pub enum ErrorCode {
             $(#[doc = $sentence] #[serde(rename = $word)] $name,)*
+            /// One of a newer version: its problem says all the same what happened and whether to try again.
+            #[serde(other, rename = "unknown")]
+            Unknown,
         }
 
         impl ErrorCode {
-            /// All of them, by status.
+            /// All that this version gives, by status.
             pub const ALL: &'static [ErrorCode] = &[$(ErrorCode::$name),*];
 
             /// The word on the wire.
             pub const fn word(self) -> &'static str {
-                match self { $(ErrorCode::$name => $word),* }
+                match self { $(ErrorCode::$name => $word,)* ErrorCode::Unknown => "unknown" }
             }
 
             /// The HTTP status that goes with it.
             pub const fn status(self) -> u16 {
-                match self { $(ErrorCode::$name => $status),* }
+                match self { $(ErrorCode::$name => $status,)* ErrorCode::Unknown => 500 }
             }
 
             /// Whether the same call may succeed later.
             pub const fn retryable(self) -> bool {
-                match self { $(ErrorCode::$name => $retryable),* }
+                match self { $(ErrorCode::$name => $retryable,)* ErrorCode::Unknown => false }
             }
 
             /// One sentence for people.
             pub const fn sentence(self) -> &'static str {
-                match self { $(ErrorCode::$name => $sentence),* }
+                match self {
+                    $(ErrorCode::$name => $sentence,)*
+                    ErrorCode::Unknown => "This version has no word for it.",
+                }
             }
         }
     };
@@ -76,4 +83,28 @@ error_codes! {
     NotReady "not_ready" 503 true "The daemon is starting or stopping.",
     StorageFull "storage_full" 503 true "The disk is nearly full; finishes and cancels go on.",
     Overloaded "overloaded" 503 true "Too much is waiting; try again shortly.",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_of_a_newer_version_costs_nothing_but_its_word() {
+        assert_eq!(serde_json::from_str::<ErrorCode>("\"moon_phase\"").unwrap(), ErrorCode::Unknown);
+        for code in ErrorCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.word());
+            assert_eq!(serde_json::from_value::<ErrorCode>(code.word().into()).unwrap(), *code);
+        }
+    }
+
+    #[test]
+    fn the_schema_has_the_words_of_the_wire() {
+        use utoipa::PartialSchema;
+        let schema = serde_json::to_value(ErrorCode::schema()).unwrap();
+        let words: Vec<&str> =
+            schema["enum"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        let given = ErrorCode::ALL.iter().map(|code| code.word()).chain(["unknown"]);
+        assert_eq!(words, given.collect::<Vec<_>>());
+    }
 }
