@@ -88,6 +88,7 @@ impl<'de> Deserialize<'de> for Digest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MissingRequest {
     /// Addresses to look for, at most 10,000.
+    #[schema(max_items = 10_000)]
     pub artifacts: Vec<Digest>,
 }
 

@@ -10,6 +10,7 @@ macro_rules! event_types {
     ($($name:ident $word:literal $doc:literal),* $(,)?) => {
         /// What an event reports. A closed list.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+        #[schema(rename_all = "snake_case")]
         pub enum EventType {
             $(#[doc = $doc] #[serde(rename = $word)] $name,)*
         }

@@ -165,6 +165,7 @@ pub struct CancelRequest {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BatchRequest {
     /// Up to 10,000 specs; all are accepted or none.
+    #[schema(min_items = 1, max_items = 10_000)]
     pub jobs: Vec<serde_json::Value>,
 }
 

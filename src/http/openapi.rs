@@ -2,6 +2,7 @@
 //! the table of routes, and `docs/openapi.json` against this.
 
 mod calls;
+mod refusals;
 
 use std::borrow::Cow;
 
@@ -10,7 +11,8 @@ use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::{ComponentsBuilder, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
-    ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Required, ResponseBuilder, Schema,
+    ContentBuilder, InfoBuilder, KnownFormat, OpenApi, OpenApiBuilder, Ref, RefOr, Required, ResponseBuilder,
+    Schema, SchemaFormat,
 };
 use utoipa::{PartialSchema, ToSchema};
 
@@ -18,6 +20,7 @@ use super::body::PREFER_HEADER;
 use super::caller::Access;
 use super::idempotency::KEY_HEADER;
 use super::routes::{ROUTES, RouteEntry};
+use crate::contract::job::JobState;
 use crate::contract::problem::Problem;
 
 /// A schema with the name it goes by, and those it refers to.
@@ -129,16 +132,12 @@ fn method_of(method: &str) -> HttpMethod {
 }
 
 fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
-    let problem = content(Some(Ref::from_schema_name("Problem").into()));
-    let refused = ResponseBuilder::new()
-        .description("Refused; see ERRORS")
-        .content("application/problem+json", problem);
+    let access = entry.map_or(Access::Open, |entry| entry.access);
     let mut operation = OperationBuilder::new()
         .summary(Some(call.summary))
         .operation_id(Some(operation_id(call)))
-        .response(call.status.to_string(), answer(call))
-        .response("default", refused);
-    for (status, meant) in also(call) {
+        .response(call.status.to_string(), answer(call));
+    for (status, meant) in also(call).into_iter().chain(refusals::of(call, access)) {
         operation = operation.response(status, meant);
     }
     for segment in call.path.split('/').filter_map(|segment| segment.strip_prefix('{')) {
@@ -186,15 +185,21 @@ fn also(call: &Call) -> Vec<(String, ResponseBuilder)> {
         .collect()
 }
 
-/// Headers that a call takes, with what they mean.
-fn headers(call: &Call, access: Access) -> Vec<(&'static str, &'static str)> {
-    let mut headers = Vec::new();
-    let changes = matches!(
+/// Whether a call takes an idempotency key.
+fn is_keyed(call: &Call) -> bool {
+    matches!(
         (call.method, call.path),
         ("POST", "/v1/jobs" | "/v1/jobs/batch" | "/v1/jobs/{job_id}/cancel" | "/v1/jobs/{job_id}/retry")
             | ("DELETE", "/v1/jobs/{job_id}")
-    );
-    if changes {
+            | ("POST", "/v1/workers/{worker_id}/drain" | "/v1/workers/{worker_id}/evict")
+            | ("POST", "/v1/workers/{worker_id}/resume")
+    )
+}
+
+/// Headers that a call takes, with what they mean.
+fn headers(call: &Call, access: Access) -> Vec<(&'static str, &'static str)> {
+    let mut headers = Vec::new();
+    if is_keyed(call) {
         headers.push((KEY_HEADER, "1 to 255 bytes: a repeat with the same key gets the first answer"));
     }
     let by_worker = matches!(access, Access::Worker | Access::WorkerOrFormer | Access::Join);
@@ -220,8 +225,27 @@ fn parameter(name: &str, kind: Type, place: ParameterIn, meaning: Option<&str>) 
         .parameter_in(place)
         .required(required)
         .description(meaning)
-        .schema(Some(ObjectBuilder::new().schema_type(SchemaType::new(kind))))
+        .schema(Some(bounded(name, ObjectBuilder::new().schema_type(SchemaType::new(kind)))))
 }
+
+/// The bounds of a parameter: those of one name are the same everywhere.
+fn bounded(name: &str, schema: ObjectBuilder) -> ObjectBuilder {
+    match name {
+        "limit" => schema.minimum(Some(1)).maximum(Some(500)),
+        "wait_s" => schema.minimum(Some(0)).maximum(Some(60)),
+        "after" | "tail" => schema.minimum(Some(0)).maximum(Some(i64::MAX as usize)),
+        "stream" => schema.enum_values(Some(["stdout", "stderr", "system"])),
+        "state" => {
+            let word = JobState::ALL.map(JobState::word).join("|");
+            schema.pattern(Some(format!("^({word})(,({word}))*$")))
+        }
+        "submitted_after" => schema.format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime))),
+        _ => schema,
+    }
+}
+
+/// Bodies of which nothing is needed.
+const MAY_BE_ABSENT: &[&str] = &["CancelRequest", "DrainRequest", "StopRequest"];
 
 fn content(schema: Option<RefOr<Schema>>) -> utoipa::openapi::Content {
     ContentBuilder::new().schema(schema).build()
@@ -233,7 +257,12 @@ fn body(takes: &Content) -> Option<utoipa::openapi::request_body::RequestBody> {
         Content::Nothing => None,
         Content::Json(described) | Content::Followed(described) => {
             let reference = Ref::from_schema_name(described.name.clone()).into();
-            Some(body.content("application/json", content(Some(reference))).build())
+            let needed = if MAY_BE_ABSENT.contains(&described.name.as_str()) {
+                Required::False
+            } else {
+                Required::True
+            };
+            Some(body.content("application/json", content(Some(reference))).required(Some(needed)).build())
         }
         Content::Raw(kind) => Some(body.content(*kind, content(None)).build()),
     }

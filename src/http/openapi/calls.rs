@@ -260,7 +260,7 @@ fn server() -> Vec<Call> {
             Json(of::<StopRequest>()),
         ),
         get("/v1/openapi.json", "This document", &[], Raw("application/json")),
-        get("/metrics", "Prometheus' text form", &[], Raw("text/plain")),
+        get("/metrics", "Prometheus' text form", &[], Raw("application/openmetrics-text")),
         get("/healthz", "The process answers", &[], Raw("text/plain")),
         get("/readyz", "The daemon takes requests", &[], Raw("text/plain")),
         head("/healthz", "The process answers"),
