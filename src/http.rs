@@ -20,6 +20,7 @@ mod reading;
 mod refusal;
 pub mod routes;
 mod server;
+pub mod small_forms;
 mod socket_file;
 pub mod state;
 mod submission;

@@ -127,7 +127,7 @@ fn check_host(request: &HttpRequest, state: &EdgeState) -> Result<(), Refusal> {
 }
 
 /// The name in a `Host`: `name`, `name:port`, `[address]` or `[address]:port`, and nothing else.
-fn named_host(given: &str) -> Option<&str> {
+pub(super) fn named_host(given: &str) -> Option<&str> {
     let (name, rest) = match given.strip_prefix('[') {
         Some(rest) => {
             let (address, rest) = rest.split_once(']')?;

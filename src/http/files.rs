@@ -51,7 +51,7 @@ pub fn answer(request: &HttpRequest, file: File, size_bytes: u64) -> Result<Http
 
 /// One `bytes=` range as first and last byte; `None` = answer with the whole, as RFC 9110 allows for several
 /// ranges and other units.
-fn read_range(text: &str, size_bytes: u64) -> Result<Option<(u64, u64)>, ()> {
+pub(super) fn read_range(text: &str, size_bytes: u64) -> Result<Option<(u64, u64)>, ()> {
     let Some(range) = text.trim().strip_prefix("bytes=").filter(|ranges| !ranges.contains(',')) else {
         return Ok(None);
     };

@@ -17,6 +17,8 @@ mod server;
 mod submit;
 mod worker;
 
+pub(super) use artifacts::content_range;
+
 /// One call of the API.
 #[derive(Debug)]
 pub struct RouteEntry {

@@ -83,8 +83,15 @@ impl Part {
         let total = if total == "*" { None } else { Some(total.parse::<u64>().ok()?) };
         let fits = first <= last && total.is_none_or(|total| last < total);
         let length = last.checked_sub(first)?.checked_add(1)?;
+        first.checked_add(length)?;
         fits.then_some(Self { offset: first, length: Some(length), total, whole: false })
     }
+}
+
+/// Offset, length and total of a `Content-Range`.
+pub fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+    let part = Part::read(text)?;
+    Some((part.offset, part.length?, part.total))
 }
 
 /// Takes in an artifact, or a part of one. 201 when it is complete and new, 200 when it was here, 202 with
@@ -252,7 +259,15 @@ mod tests {
         let part = Part::read("bytes 4-9/20").unwrap();
         assert_eq!((part.offset, part.length, part.total, part.whole), (4, Some(6), Some(20), false));
         assert_eq!(Part::read("bytes 0-9/*").unwrap().total, None);
-        for bad in ["bytes 9-4/20", "bytes 0-20/20", "bytes */20", "0-9/20", "bytes 0-9", ""] {
+        for bad in [
+            "bytes 9-4/20",
+            "bytes 0-20/20",
+            "bytes */20",
+            "0-9/20",
+            "bytes 0-9",
+            "",
+            "bytes 7-18446744073709551615/*",
+        ] {
             assert_eq!(Part::read(bad), None, "{bad}");
         }
     }

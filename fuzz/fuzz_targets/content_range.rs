@@ -1,0 +1,4 @@
+//! `cargo fuzz run content_range`; what is promised stands in `src/parsers.rs`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gpulayer_fuzz::content_range(bytes));

@@ -1,0 +1,4 @@
+//! `cargo fuzz run spec`; what is promised stands in `src/parsers.rs`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gpulayer_fuzz::job_spec(bytes));
