@@ -3,3 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod goldens;
+#[allow(dead_code)]
+#[path = "../e2e/house.rs"]
+mod house;
+mod older_servers;
+mod older_workers;
+#[allow(dead_code)]
+#[path = "../e2e/processes.rs"]
+mod processes;
+mod recording;
+#[allow(dead_code)]
+#[path = "../http/wire.rs"]
+mod wire;
