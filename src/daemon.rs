@@ -28,6 +28,7 @@ use crate::config::DaemonOptions;
 use crate::contract::server::StopRequest;
 use crate::contract::worker::WorkerKind;
 use crate::http;
+use crate::process;
 use crate::store::Store;
 use crate::worker::in_process::InProcessChannel;
 use crate::worker::{Farewell, Worker, WorkerHandle, WorkerOptions};
@@ -45,6 +46,7 @@ pub fn run(options: DaemonOptions) -> Result<(), DaemonError> {
 
 async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     let settings = &options.settings;
+    let open_files = process::raise_open_files();
     settings.places.make()?;
     let store = Store::open(&settings.places.state)?;
     let limits = artifacts::Limits { max_artifact_bytes: settings.max_artifact_bytes };
@@ -83,6 +85,7 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     info!(
         socket = %options.unix_socket.display(),
         tcp = serving.tcp.map(|address| address.to_string()),
+        open_files,
         state = %settings.places.state.display(),
         "ready"
     );

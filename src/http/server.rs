@@ -107,6 +107,8 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     .tcp_nodelay(true)
     .keep_alive(Duration::from_secs(600))
     .client_request_timeout(state.patience.head)
+    // So long a refused body is still read over, so that its sender comes to read why.
+    .client_disconnect_timeout(Duration::from_secs(3))
     .shutdown_timeout(2)
     .on_connect(move |connection, extensions| {
         note_origin(connection, extensions);

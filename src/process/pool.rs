@@ -20,6 +20,7 @@ use super::cgroup::Groups;
 use super::frame::{FromShim, ToShim, encode};
 use super::identity::shim_of;
 use super::mute;
+use super::open_files::restore_open_files;
 use super::pool_link::ShimLink;
 use super::shim::{SHIM_NAME, WORKER_DESCRIPTOR};
 use super::system::{ExecStrings, Spawn, spawn, watched};
@@ -253,6 +254,7 @@ impl Inner {
         ];
         let pid =
             spawn(&Spawn { path: &path, argv: &argv, env: &env, cwd: &cwd, descriptors: &descriptors })?;
+        restore_open_files(pid);
         let process = watched(pidfd_open(pid, PidfdFlags::empty())?)?;
         let number = pid.as_raw_nonzero().get().unsigned_abs();
         tokio::spawn(reap(Arc::downgrade(self), number, process));

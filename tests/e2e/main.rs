@@ -10,6 +10,7 @@ mod fault_matrix;
 mod files;
 mod flood;
 mod full_streams;
+mod hostile_clients;
 mod hostile_programs;
 mod house;
 mod leaving;

@@ -1,0 +1,113 @@
+//! Crowds of clients that mean no good, at a real daemon: its memory stays bounded, and those with a credential are served.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use gpulayer::client::{Client, Endpoint};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::house::{DEADLINE, Daemon, House};
+
+/// What a crowd may cost a daemon, whatever it sends.
+const MOST_BYTES: u64 = 96 << 20;
+
+/// A daemon on TCP, and what is needed to look at it.
+struct Besieged {
+    house: House,
+    daemon: Daemon,
+    place: SocketAddr,
+    token: String,
+}
+
+impl Besieged {
+    async fn start() -> Self {
+        let house = House::new();
+        let daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
+        let place = SocketAddr::from(([127, 0, 0, 1], house.port()));
+        let token = std::fs::read_to_string(house.home().join("client-token")).unwrap().trim().to_owned();
+        Self { house, daemon, place, token }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemon.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// A client that has just arrived, with a token.
+    async fn serves(&self) {
+        let endpoint = Endpoint::parse(&format!("http://{}", self.place)).unwrap();
+        let client = Client::new(endpoint).with_token(&self.token).unwrap();
+        let who: Value = client.get("/v1/whoami").await.unwrap();
+        assert_eq!(who["role"], "admin");
+    }
+
+    /// One more of the crowd, from one of many addresses of this host.
+    async fn intruder(&self, number: u32, addresses: u32) -> Option<TcpStream> {
+        let socket = TcpSocket::new_v4().unwrap();
+        let own = [127, 0, 1, (number % addresses) as u8 + 1];
+        socket.bind(SocketAddr::from((own, 0))).ok()?;
+        socket.connect(self.place).await.ok()
+    }
+}
+
+/// As many files as this test may have open.
+fn open_files() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(1 << 20).min(1 << 20);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum }).unwrap();
+    most
+}
+
+#[actix_rt::test]
+async fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
+    let besieged = Besieged::start().await;
+    besieged.serves().await;
+    let before = besieged.memory_bytes();
+    let wanted = u32::try_from(open_files().saturating_sub(500).min(10_000)).unwrap();
+    if wanted < 10_000 {
+        eprintln!("ten_thousand_idle_connections: this host lets a process have only {wanted}");
+    }
+    let mut crowd = Vec::new();
+    for number in 0..wanted {
+        crowd.extend(besieged.intruder(number, 200).await);
+        if number % 1000 == 0 {
+            besieged.serves().await;
+        }
+    }
+    let grown = besieged.memory_bytes().saturating_sub(before);
+    println!("{} connections of 200 addresses: the daemon grew by {} kB", crowd.len(), grown / 1024);
+    assert!(grown < MOST_BYTES, "{grown} bytes");
+    besieged.serves().await;
+    let job = besieged.house.submit(&crate::house::shell("true")).await;
+    assert_eq!(job.project, "default");
+}
+
+#[actix_rt::test]
+async fn heads_that_never_end_fill_no_memory() {
+    let besieged = Besieged::start().await;
+    besieged.serves().await;
+    let before = besieged.memory_bytes();
+    open_files();
+    let head = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: {}", "y".repeat(120_000));
+    let began = Instant::now();
+    let mut crowd = Vec::new();
+    for number in 0..1500 {
+        if let Some(mut socket) = besieged.intruder(number, 1).await {
+            // Those that are cut meanwhile do not matter.
+            let _ = tokio::time::timeout(Duration::from_secs(1), socket.write_all(head.as_bytes())).await;
+            crowd.push(socket);
+        }
+        assert!(began.elapsed() < DEADLINE, "the daemon does not keep up with {number} of them");
+        if number % 250 == 0 {
+            besieged.serves().await;
+        }
+    }
+    let grown = besieged.memory_bytes().saturating_sub(before);
+    println!("{} unfinished heads of 120 kB: the daemon grew by {} kB", crowd.len(), grown / 1024);
+    assert!(grown < MOST_BYTES, "{grown} bytes");
+    besieged.serves().await;
+}
