@@ -80,6 +80,7 @@ fn launch(folder: &Path, number: u32) -> Launch {
         orphan_timeout: Duration::from_secs(10),
         limits: Limits { memory_bytes: None, cpu_millis: Some(1000), pids: Some(16_384) },
         log: Default::default(),
+        run_as: None,
     }
 }
 

@@ -10,6 +10,7 @@ mod copy;
 mod error;
 mod links;
 mod listing;
+mod owner;
 mod place;
 mod remove;
 mod snapshot;
@@ -24,6 +25,7 @@ pub use collect::{
 };
 pub use copy::digest_of;
 pub use error::ArtifactError;
+pub use owner::give_contents;
 pub use place::place_input;
 pub use remove::{RemoveError, remove_tree};
 pub use snapshot::Snapshot;

@@ -13,6 +13,7 @@
 //! | `overflow.zst` | all bytes from the first line on that the spool leaves out; absent while it leaves out none |
 //! | `stop` | one line, the cause in a word, from the moment a stop begins ([`STOP_FILE`]) |
 
+pub mod account;
 mod cgroup;
 pub mod detached;
 mod frame;
@@ -34,6 +35,7 @@ mod remark;
 mod resolve;
 mod shim;
 mod signal_name;
+mod spawn_as;
 mod spool;
 mod spool_reader;
 mod spool_tail;
@@ -126,6 +128,21 @@ pub struct Launch {
     /// How much log it may make.
     #[serde(default)]
     pub log: LogLimits,
+    /// Whose rights the program has; `None` = those of the shim. Another user's want a shim that runs as root, and
+    /// folders which that user can reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_as: Option<RunAs>,
+}
+
+/// A user by numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunAs {
+    /// Its user id.
+    pub uid: u32,
+    /// Its own group.
+    pub gid: u32,
+    /// All groups it is in.
+    pub groups: Vec<u32>,
 }
 
 /// What all processes of a task may use together; `None` = as much as there is.

@@ -9,9 +9,11 @@ mod heartbeat;
 mod identity;
 pub mod in_process;
 mod machine;
+mod passage;
 mod secret_names;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,12 +34,13 @@ use crate::contract::quantity::{Cpus, Seconds};
 use crate::contract::worker::{Capabilities, WorkerKind};
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::process::account::Account;
 use crate::process::{ProcessError, ShimPool};
 
 use disk_watch::DiskWatch;
 use heartbeat::Heartbeat;
-pub use identity::FolderError;
 use identity::WorkerFolder;
+pub use identity::{FolderError, has_session, holder};
 
 /// How long an acquire parks; the server's limit is 60 s.
 const ACQUIRE_PARK: Seconds = Seconds::new(45);
@@ -77,6 +80,12 @@ pub struct WorkerOptions {
     pub disk: Watermarks,
     /// How much log a task may make.
     pub log_limits: LogLimits,
+    /// Whom tasks run as; `None` = the worker's own user. Another user's wants a worker that runs as root.
+    pub task_user: Option<Account>,
+    /// Python interpreters it offers, by their paths.
+    pub pythons: Vec<String>,
+    /// Where other workers reach it.
+    pub advertise_address: Option<String>,
 }
 
 impl WorkerOptions {
@@ -95,6 +104,9 @@ impl WorkerOptions {
             orphan_timeout: Duration::from_secs(86_400),
             disk: Watermarks::default(),
             log_limits: LogLimits::default(),
+            task_user: None,
+            pythons: Vec::new(),
+            advertise_address: None,
         }
     }
 }
@@ -165,6 +177,9 @@ impl Worker {
         channel: Arc<dyn WorkerChannel>,
     ) -> Result<WorkerHandle, WorkerError> {
         let folder = WorkerFolder::open(&options.folder)?;
+        if let Some(user) = &options.task_user {
+            passage::open(folder.path(), &user.ids)?;
+        }
         let (incarnation, session) = folder.begin_incarnation()?;
         let identity = Identity {
             machine_id: machine::machine_id(folder.path()).map_err(WorkerError::Machine)?,
@@ -190,6 +205,8 @@ impl Worker {
         );
         capabilities.secrets = options.secrets.names();
         capabilities.spec_secret_refs = options.secrets.allows_spec_refs();
+        capabilities.pythons.clone_from(&options.pythons);
+        capabilities.advertise_address.clone_from(&options.advertise_address);
         let capabilities = Arc::new(capabilities);
         let life = Life { options, folder, shims, identity, capabilities, room, channel, stopped };
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
@@ -254,11 +271,12 @@ impl Life {
             channel: Arc::clone(&self.channel),
             shims: shims.clone(),
             capabilities: Arc::clone(&self.capabilities),
-            host_environment: std::env::vars_os().collect(),
+            host_environment: self.host_environment(),
             secrets: self.options.secrets.clone(),
             orphan_timeout: self.options.orphan_timeout,
             log_limits: self.options.log_limits,
             task_pids_max: self.options.task_pids_max.unwrap_or_else(machine::task_pids_max),
+            task_user: self.options.task_user.clone(),
             session_over: session_over.clone(),
         })
         .await?;
@@ -295,6 +313,14 @@ impl Life {
         let _ = stop_heartbeat.send(true);
         drop(tokio::task::spawn_blocking(|| heartbeat.join()).await);
         Ok(end)
+    }
+
+    /// Of which tasks get what is allowed: the worker's own, with its tasks' user in it.
+    fn host_environment(&self) -> Vec<(OsString, OsString)> {
+        let user = self.options.task_user.iter().flat_map(Account::variables).collect::<Vec<_>>();
+        let own = std::env::vars_os().filter(|(name, _)| user.iter().all(|(set, _)| name != set));
+        let own: Vec<_> = own.collect();
+        own.into_iter().chain(user.into_iter().map(|(name, value)| (name.into(), value))).collect()
     }
 
     async fn stop_ordered(&self) -> Farewell {

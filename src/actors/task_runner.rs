@@ -45,6 +45,7 @@ use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Capabilities, Phase};
 use crate::domain::log_budget::LogLimits;
 use crate::domain::task_run::{Collection, Effect, Event, Found, TaskRun, WholeLog, memory_not_held};
+use crate::process::account::Account;
 use crate::process::{ProcessError, ShimPool, SpoolReader, TaskProcess};
 
 use adoption::Recovered;
@@ -90,6 +91,8 @@ pub struct TaskRunnerOptions {
     pub log_limits: LogLimits,
     /// Processes and threads a task may have at once.
     pub task_pids_max: u64,
+    /// Whom tasks run as; `None` = the worker's own user.
+    pub task_user: Option<Account>,
     /// Told once when the server ends the session.
     pub session_over: mpsc::UnboundedSender<SessionEnd>,
 }
@@ -162,11 +165,14 @@ impl TaskRunner {
         options.room.cache().clear_unfinished();
         let trash = Trash::new(options.folder.join("trash"));
         let recovered = adoption::recover(&tasks_folder, &options.boot_id, &options.shims, &trash).await?;
-        let spares = Spares::open(&options.folder.join("spare")).unwrap_or_else(|error| {
+        let spares = Spares::open(&options.folder.join("spare"));
+        let spares = spares.unwrap_or_else(|error| {
             // Without any a task only costs a little more; a full disk must not keep the worker from starting.
             tracing::warn!(%error, "no emptied task folders can be kept");
             Spares::default()
         });
+        // A folder that was another user's is not used again.
+        let spares = if options.task_user.is_some() { Spares::default() } else { spares };
         let bash = running::find_in_path("bash", &options.host_environment);
         let around = Surroundings { tasks_folder, options, trash, held: HeldTasks::default(), bash };
         for task in &recovered {
@@ -419,8 +425,10 @@ impl TaskRunner {
             Effect::Launch => {
                 let launch = running::launch(around, &task.assignment, &task.folder);
                 let (around, spec) = (Arc::clone(around), Arc::clone(&task.assignment.spec));
+                let folder = task.folder.clone();
                 let launch = async move || {
-                    Some(running::hand_over(Arc::clone(&around), Arc::clone(&spec), launch.clone()).await)
+                    let (around, spec) = (Arc::clone(&around), Arc::clone(&spec));
+                    Some(running::hand_over(around, spec, folder.clone(), launch.clone()).await)
                 };
                 self.watch(task_id, launch, ctx);
             }

@@ -214,6 +214,12 @@ pub struct Capabilities {
     /// Which limits are real there.
     #[serde(default)]
     pub limits: EnforcedLimits,
+    /// Python interpreters it offers, by their paths there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pythons: Vec<String>,
+    /// Where other workers reach it: an address or a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise_address: Option<String>,
 }
 
 /// A worker's state (CONTRACT, Words and states).

@@ -7,6 +7,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
+
+use super::tree::signal_if;
+
 /// Starts `program` in the background, with `stdin` as its standard input and `output` as its standard output and
 /// error. What is left to tie it to its starter it cuts itself, by [`detach`].
 ///
@@ -24,6 +28,11 @@ pub fn spawn(
     command.stdin(Stdio::from(stdin)).stdout(output).stderr(errors);
     // Not a group of its own: only a process that leads none may begin a session.
     command.spawn().map(drop)
+}
+
+/// Asks a process to end (SIGTERM), if it still is what it was looked up as by then.
+pub fn ask_to_end(pid: u32, still: impl FnOnce() -> bool) {
+    signal_if(pid, Signal::TERM, |_| still());
 }
 
 /// Leaves the starter's session and lets go of every descriptor it passed on by accident, such as the pipe of a shell

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 use rustix::process::Pid;
 
+use super::spawn_as::spawn_as;
 use super::system::{ExecStrings, Spawn, spawn};
 use super::{Launch, NotStarted};
 
@@ -45,7 +46,11 @@ pub(super) fn start(launch: &Launch, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -
     let run = |path: &Path, argv: &ExecStrings| -> Result<io::Result<Pid>, Refusal> {
         let path = exec_string(path.as_os_str())?;
         let descriptors = [(out, 1), (err, 2)];
-        Ok(spawn(&Spawn { path: &path, argv, env: &env, cwd: &chdir, descriptors: &descriptors }))
+        let plan = Spawn { path: &path, argv, env: &env, cwd: &chdir, descriptors: &descriptors };
+        Ok(match &launch.run_as {
+            None => spawn(&plan),
+            Some(user) => spawn_as(&plan, user),
+        })
     };
 
     let searched = !program.as_bytes().contains(&b'/');

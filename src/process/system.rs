@@ -34,6 +34,11 @@ impl ExecStrings {
         let pointers = owned.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect();
         Self { owned, pointers }
     }
+
+    /// The list, for as long as this lives.
+    pub(super) fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr()
+    }
 }
 
 /// One process to start.

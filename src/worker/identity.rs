@@ -55,6 +55,17 @@ pub enum FolderError {
         #[source]
         source: io::Error,
     },
+    /// Another user's tasks cannot come to their workspaces.
+    #[error(
+        "user {uid}, whom tasks are to run as, cannot pass through {}; put the worker's folder elsewhere, or let others pass (`chmod o+x`)",
+        path.display()
+    )]
+    Closed {
+        /// The first folder on the way that keeps it out.
+        path: PathBuf,
+        /// Who.
+        uid: u32,
+    },
     /// The identity is there but cannot be read.
     #[error("{} cannot be understood; a worker without it would start as a new one", path.display())]
     Garbled {
@@ -75,7 +86,16 @@ impl WorkerFolder {
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
         let lock = lock.map_err(failed("open", &lock_path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), ballast: worker_ballast(path), _lock: lock }),
+            Ok(()) => {
+                // For whoever wants to stop it. Without it, on a full disk, the worker works all the same.
+                let named = lock
+                    .set_len(0)
+                    .and_then(|()| (&lock).write_all(std::process::id().to_string().as_bytes()));
+                if let Err(error) = named {
+                    tracing::debug!(%error, "the lock does not say who holds it");
+                }
+                Ok(Self { path: path.to_owned(), ballast: worker_ballast(path), _lock: lock })
+            }
             Err(TryLockError::WouldBlock) => Err(FolderError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(failed("lock", &lock_path)(source)),
         }
@@ -127,12 +147,7 @@ impl WorkerFolder {
     }
 
     fn read(&self) -> Result<IdentityFile, FolderError> {
-        let path = self.identity_path();
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|source| FolderError::Garbled { path, source }),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(IdentityFile::default()),
-            Err(source) => Err(failed("read", &path)(source)),
-        }
+        read(self.identity_path())
     }
 
     /// Whole or not at all, also when the power goes: without its identity a worker could not answer for its tasks.
@@ -150,7 +165,38 @@ impl WorkerFolder {
     }
 }
 
-fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+/// Whether a worker of this folder has a session to take up again.
+pub fn has_session(folder: &Path) -> Result<bool, FolderError> {
+    Ok(read(folder.join("identity.json"))?.worker_id.is_some())
+}
+
+/// The process that is a worker in this folder now; `None` = there is none. `Some(None)`: it has not said who it is.
+pub fn holder(folder: &Path) -> Result<Option<Option<u32>>, FolderError> {
+    let path = folder.join("lock");
+    let lock = match File::open(&path) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(failed("open", &path)(source)),
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => {
+            let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
+            Ok(Some(text.trim().parse().ok()))
+        }
+        Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
+    }
+}
+
+fn read(path: PathBuf) -> Result<IdentityFile, FolderError> {
+    match fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(|source| FolderError::Garbled { path, source }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(IdentityFile::default()),
+        Err(source) => Err(failed("read", &path)(source)),
+    }
+}
+
+pub(super) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     move |source| FolderError::File { operation, path: path.to_owned(), source }
 }
 
@@ -173,7 +219,10 @@ mod tests {
             assert_eq!(folder.registration().unwrap(), registration, "the same until there is a session");
             folder.remember(Some(&session)).unwrap();
             assert!(matches!(WorkerFolder::open(&path), Err(FolderError::InUse { .. })));
+            assert_eq!(holder(&path).unwrap(), Some(Some(std::process::id())));
         }
+        assert_eq!(holder(&path).unwrap(), None);
+        assert!(has_session(&path).unwrap() && !has_session(home.path()).unwrap());
         let folder = WorkerFolder::open(&path).unwrap();
         assert_eq!(folder.begin_incarnation().unwrap(), (3, Some(session)));
         let mode = fs::metadata(folder.identity_path()).unwrap().permissions().mode();

@@ -50,6 +50,8 @@ pub(super) fn capabilities(
         secrets: Vec::new(),
         spec_secret_refs: false,
         limits,
+        pythons: Vec::new(),
+        advertise_address: None,
     }
 }
 

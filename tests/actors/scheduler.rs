@@ -55,6 +55,8 @@ fn worker(cores: u32) -> WorkerUp {
             secrets: Vec::new(),
             spec_secret_refs: false,
             limits: Default::default(),
+            pythons: Vec::new(),
+            advertise_address: None,
         },
     }
 }

@@ -78,6 +78,8 @@ fn capabilities() -> Capabilities {
         secrets: Vec::new(),
         spec_secret_refs: false,
         limits: Default::default(),
+        pythons: Vec::new(),
+        advertise_address: None,
     }
 }
 

@@ -12,3 +12,4 @@ mod old_shims;
 mod reuse;
 mod secrets;
 mod trees;
+mod users;

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,11 +136,8 @@ impl Cache {
         }
         for part in ["sha256", "filling"] {
             let path = self.shared.folder.join(part);
-            fs::create_dir_all(&path).map_err(|source| ChannelError::LocalFile {
-                operation: "create",
-                path,
-                source,
-            })?;
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(|source| ChannelError::LocalFile { operation: "create", path, source })?;
         }
         let number = self.shared.fills.fetch_add(1, Ordering::Relaxed);
         let scratch = Filling(self.shared.folder.join("filling").join(number.to_string()));

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,7 +166,8 @@ async fn publish_files(
     let unique: HashMap<&str, &CollectedFile> = regular.map(|file| (file.path.as_str(), file)).collect();
     let mut on_their_way = stream::iter(unique.into_values())
         .map(async |file| {
-            let sent = publish(around, file.path.as_ref(), || file.open(root.as_fd()), &room).await;
+            let open = || file.open(root.as_fd()).and_then(|open| readable_by_task(around, open));
+            let sent = publish(around, file.path.as_ref(), open, &room).await;
             (file.path.clone(), sent)
         })
         .buffer_unordered(AT_ONCE);
@@ -178,6 +181,24 @@ async fn publish_files(
             _ = &mut *stopped => return published,
         }
     }
+}
+
+/// A worker that runs tasks as another user may read more than they do: what the task itself may not read, such as
+/// another user's file behind a hard link, is not its output.
+fn readable_by_task(around: &Surroundings, file: File) -> io::Result<File> {
+    let Some(user) = &around.options.task_user else { return Ok(file) };
+    let found = file.metadata()?;
+    let of_its_group = user.ids.gid == found.gid() || user.ids.groups.contains(&found.gid());
+    let may_read = found.uid() == user.ids.uid
+        || found.mode() & 0o004 != 0
+        || (of_its_group && found.mode() & 0o040 != 0);
+    if may_read {
+        return Ok(file);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "it belongs to a user whose files the task cannot read",
+    ))
 }
 
 /// How long a server without room is asked: together, not once more for every file.

@@ -13,7 +13,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use super::spares::Spares;
 use crate::artifacts::{Snapshot, remove_tree};
 use crate::contract::protocol::Assignment;
 use crate::contract::spec::{JobSpec, Workload};
-use crate::process;
+use crate::process::{self, RunAs};
 
 pub(super) const TASK_FILE: &str = "task.json";
 const BEFORE_FILE: &str = "before.json";
@@ -32,6 +32,9 @@ pub(super) const TMP: &str = "tmp";
 pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 /// What the log of some leaves beside that.
 const LOG_LEFTOVERS: [&str; 2] = [process::OVERFLOW_FILE, process::WHOLE_LOG_FILE];
+
+/// The mode of a folder that other users may pass through and not list.
+const PASSABLE: u32 = 0o711;
 
 /// The folder of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +105,17 @@ impl TaskFolder {
         }
         make(&self.workspace())?;
         make(&self.tmp())
+    }
+
+    /// Lets the user that the task runs as in: workspace and temporary folder become its own, the task's folder can be
+    /// passed through and not listed. Last of all before the launch, so that no other task of that user meets the
+    /// worker at work in there.
+    pub(super) fn open_to(&self, user: &RunAs) -> io::Result<()> {
+        fs::set_permissions(&self.path, fs::Permissions::from_mode(PASSABLE))?;
+        for folder in [self.tmp(), self.workspace()] {
+            std::os::unix::fs::lchown(folder, Some(user.uid), Some(user.gid))?;
+        }
+        Ok(())
     }
 
     /// A folder found after a restart, and what its `task.json` says; `None` when that is not whole.
@@ -216,8 +230,6 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::contract::ids::{JobId, TaskId};

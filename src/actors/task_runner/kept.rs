@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,7 @@ impl KeptWorkspaces {
         now: Timestamp,
         ttl: Seconds,
     ) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let place = self.of(job_id);
         self.trash.throw(&place).map_err(io::Error::other)?;
         task.keep_workspace(&place)?;

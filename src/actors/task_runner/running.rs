@@ -67,6 +67,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
             pids: Some(around.options.task_pids_max),
         },
         log: around.options.log_limits,
+        run_as: around.options.task_user.as_ref().map(|user| user.ids.clone()),
     }
 }
 
@@ -84,8 +85,11 @@ pub(super) enum LaunchError {
         /// Where.
         worker: String,
     },
-    /// The search for them was cut short.
-    #[error("the secrets could not be looked up")]
+    /// The folder of a task that runs as another user.
+    #[error("the task's folder cannot be given to its user")]
+    Folder(#[source] std::io::Error),
+    /// The search for them, or the work on the folder, was cut short.
+    #[error("the launch could not be prepared")]
     Interrupted(#[source] tokio::task::JoinError),
 }
 
@@ -93,8 +97,13 @@ pub(super) enum LaunchError {
 pub(super) async fn hand_over(
     around: Arc<Surroundings>,
     spec: Arc<JobSpec>,
+    folder: TaskFolder,
     mut launch: Launch,
 ) -> Result<TaskProcess, LaunchError> {
+    if let Some(user) = launch.run_as.clone() {
+        let opened = tokio::task::spawn_blocking(move || folder.open_to(&user)).await;
+        opened.map_err(LaunchError::Interrupted)?.map_err(LaunchError::Folder)?;
+    }
     if !spec.secrets.is_empty() {
         let source = around.options.secrets.clone();
         let resolved = tokio::task::spawn_blocking(move || source.resolve(&spec.secrets)).await;

@@ -11,7 +11,7 @@ use super::cache::Taken;
 use super::folder::{TaskFolder, real_folder};
 use super::pause::Pause;
 use super::running::said;
-use crate::artifacts::{RelativePath, Snapshot, UnpackError, open_folder, place_input};
+use crate::artifacts::{RelativePath, Snapshot, UnpackError, give_contents, open_folder, place_input};
 use crate::client::worker_channel::ChannelError;
 use crate::contract::artifact::Digest;
 use crate::contract::end::EndReason;
@@ -84,8 +84,13 @@ async fn bring_all(
         return Ok(());
     }
     let folder = folder.clone();
+    let user = around.options.task_user.as_ref().map(|user| (user.ids.uid, user.ids.gid));
     off_thread(move || {
-        let listed = open_folder(&root).and_then(|root| Snapshot::take(root.as_fd()));
+        let listed = open_folder(&root).and_then(|root| {
+            // Before they are listed: a change of owner is a change.
+            user.map_or(Ok(()), |(uid, gid)| give_contents(root.as_fd(), uid, gid))?;
+            Snapshot::take(root.as_fd())
+        });
         listed.and_then(|before| folder.remember(&before)).map_err(|error| Failure {
             reason: reason_of(&error),
             detail: format!("cannot list the workspace: {error}"),

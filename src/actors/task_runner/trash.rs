@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +40,7 @@ impl Trash {
         let taken = self.folder.join(format!("{}-{number}-{}", std::process::id(), name.display()));
         match fs::rename(path, &taken) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                fs::create_dir_all(&self.folder).ok()?;
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).ok()?;
                 fs::rename(path, &taken).ok()?;
             }
             moved => moved.ok()?,
