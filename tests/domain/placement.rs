@@ -29,6 +29,8 @@ fn machine(cpu_millis: u32, memory_gib: u64) -> Capabilities {
         secrets: Vec::new(),
         spec_secret_refs: false,
         limits: Default::default(),
+        pythons: Vec::new(),
+        advertise_address: None,
     }
 }
 
@@ -226,6 +228,19 @@ fn says_why_per_worker_and_grouped() {
     ] {
         assert_eq!(reason, format!("1 worker: {expected}"));
     }
+    // What was mistyped is recognised; what another worker has is not taken for a mistake.
+    assert!(with(|shape| shape.resources.worker = Some("w11".to_owned())).ends_with("(nearest: w1)"));
+    let mut pool = pool_of(&[(2000, 4)]);
+    let mut zoned = machine(2000, 4);
+    zoned.labels.insert("zone".to_owned(), "a".to_owned());
+    pool.worker_up(worker(7), "far", WorkerKind::Remote, 1, &zoned);
+    let mut near = shape(1000, None);
+    near.resources.labels.insert("zoen".to_owned(), "a".to_owned());
+    assert_eq!(queue_reason(&near, &pool), "2 workers: needs label zoen=a, has no zoen (nearest: zone)");
+    assert!(never_fits(&queue_reason(&near, &pool)));
+    let mut zone = shape(1000, None);
+    zone.resources.labels.insert("zone".to_owned(), "b".to_owned());
+    assert!(!queue_reason(&zone, &pool).contains("nearest"));
     let reasons = explain(&shape(1000, None), &pool_of(&[(500, 1), (1000, 1)]));
     assert_eq!(reasons[0].verdict, Verdict::Fits);
     assert_eq!(reasons[1].workers, ["w1"]);

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::fit::lack;
 use super::{Lack, Pool, Shape};
+use crate::domain::spec::nearest;
 
 /// How a shape stands to a worker, or to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,12 +50,33 @@ pub fn explain(shape: &Shape, pool: &Pool) -> Vec<WorkerReason> {
         .into_iter()
         .map(|(lack, workers)| WorkerReason {
             verdict: verdict_of(lack.as_ref()),
-            reason: lack.map_or_else(|| "has room".to_owned(), |lack| lack.to_string()),
+            reason: match lack {
+                None => "has room".to_owned(),
+                Some(lack) => match near_miss(&lack, pool) {
+                    Some(near) => format!("{lack} (nearest: {near})"),
+                    None => lack.to_string(),
+                },
+            },
             workers,
         })
         .collect();
     reasons.sort_by_key(|reason| Reverse(reason.verdict));
     reasons
+}
+
+/// Of a worker's name or a label that nobody has: what there is that it may have been meant for.
+fn near_miss<'a>(lack: &Lack<'_>, pool: &'a Pool) -> Option<&'a str> {
+    fn unless_known<'a>(wanted: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+        if known.clone().any(|known| known == wanted) { None } else { nearest(wanted, known) }
+    }
+    let workers = pool.workers().collect::<Vec<_>>();
+    match *lack {
+        Lack::Worker { wanted } => unless_known(wanted, workers.iter().map(|worker| worker.name.as_str())),
+        Lack::Label { key, .. } => {
+            unless_known(key, workers.iter().flat_map(|worker| worker.labels.keys().map(String::as_str)))
+        }
+        _ => None,
+    }
 }
 
 /// [`explain`] in one line, for `queue_reason`.
