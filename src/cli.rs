@@ -15,6 +15,7 @@ mod follow;
 mod hand_over;
 mod job_choice;
 mod jobs;
+pub mod join;
 mod logs;
 mod news;
 mod next_step;
@@ -32,6 +33,7 @@ mod typed;
 mod verdict;
 mod whole_log;
 mod worker;
+mod worker_args;
 
 use std::process::ExitCode;
 
@@ -39,10 +41,11 @@ use clap::{CommandFactory, Parser};
 
 use crate::config::Settings;
 use crate::contract::server::WhoAmI;
-use args::{Cli, Command, ServerCommand};
+use args::{Cli, Command, ServerCommand, WorkerCommand};
 pub use daemon::RunDaemon;
 use error::CliError;
 use exit_status::ExitStatus;
+pub use join::standalone;
 use next_step::NextStep;
 use server_choice::{OnDemand, Server, server};
 
@@ -64,13 +67,17 @@ impl Context {
     }
 }
 
+/// Starts the log of a process that works in the foreground or the background: given by the binary, because the log
+/// stands above the command line.
+pub type StartLog = fn();
+
 /// Runs the command line of this process. `run_daemon` carries out `server start`.
-pub fn main(run_daemon: RunDaemon) -> ExitCode {
+pub fn main(run_daemon: RunDaemon, start_log: StartLog) -> ExitCode {
     let mut next = NextStep::default();
     let done = match Cli::try_parse() {
         Ok(cli) => {
             next = NextStep::after(cli.global.server.as_deref());
-            dispatch(cli, run_daemon)
+            dispatch(cli, run_daemon, start_log)
         }
         // The help that was asked for, or a usage error: with status 0 and 2.
         Err(told) if told.use_stderr() => {
@@ -89,7 +96,7 @@ pub fn main(run_daemon: RunDaemon) -> ExitCode {
     }
 }
 
-fn dispatch(cli: Cli, run_daemon: RunDaemon) -> Result<ExitStatus, CliError> {
+fn dispatch(cli: Cli, run_daemon: RunDaemon, start_log: StartLog) -> Result<ExitStatus, CliError> {
     if let Command::Completions { shell } = cli.command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "gpulayer", &mut script);
@@ -100,6 +107,18 @@ fn dispatch(cli: Cli, run_daemon: RunDaemon) -> Result<ExitStatus, CliError> {
         Context { settings: Settings::load()?, server_flag: cli.global.server, json: cli.global.json };
     if let Command::Server(ServerCommand::Start(args)) = &cli.command {
         return daemon::start(&context, args, run_daemon);
+    }
+    // A worker has threads and runtimes of its own.
+    let server = context.server_flag.as_deref();
+    match &cli.command {
+        Command::Join(args) => return join::join(&context.settings, server, args, start_log),
+        Command::Worker { command: Some(WorkerCommand::Start(args)) } => {
+            return join::start(&context.settings, server, args, start_log);
+        }
+        Command::Worker { command: Some(WorkerCommand::Stop(args)) } => {
+            return join::stop(&context.settings, server, args);
+        }
+        _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -132,7 +151,7 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Doctor => doctor::run(context).await,
         Command::Whoami => whoami(context).await,
         // Handled before there was a runtime.
-        Command::Server(_) | Command::Completions { .. } => Ok(ExitStatus::USAGE),
+        Command::Join(_) | Command::Server(_) | Command::Completions { .. } => Ok(ExitStatus::USAGE),
     }
 }
 

@@ -29,6 +29,10 @@ pub struct Settings {
     pub url: Option<String>,
     /// The token for it.
     pub token: Option<String>,
+    /// The join token of a worker elsewhere.
+    pub join_token: Option<String>,
+    /// A file with it; `-` = standard input.
+    pub join_token_file: Option<PathBuf>,
     /// Port of `gpulayer up` and `server start` on loopback.
     pub port: u16,
     /// Below this much free disk under the state folder, submissions are refused (bytes).

@@ -1,11 +1,14 @@
-//! The whole product in one binary: the command line, the daemon, and the shim of its worker's tasks.
+//! The whole product in one binary: the command line, the daemon, a worker, and the shim of its tasks.
 
 use std::process::ExitCode;
 
+use gpulayer::telemetry;
+
 fn main() -> ExitCode {
     gpulayer::process::run_if_shim();
-    gpulayer::cli::main(|options| {
-        gpulayer::telemetry::init();
+    let run_daemon: gpulayer::cli::RunDaemon = |options| {
+        telemetry::init();
         Ok(gpulayer::daemon::run(options)?)
-    })
+    };
+    gpulayer::cli::main(run_daemon, telemetry::init)
 }

@@ -7,6 +7,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use super::spec_args::SpecArgs;
+use super::worker_args::{JoinArgs, StopWorkerArgs, WorkerArgs};
 use crate::contract::job::JobState;
 
 /// Runs a command on any machine that can run it, and brings back logs, outputs and the result.
@@ -57,6 +58,8 @@ pub(super) enum Command {
     Rm(Jobs),
     /// Print what happened to a job
     Events(EventsArgs),
+    /// Make this machine a worker of a server
+    Join(Box<JoinArgs>),
     /// Look after workers; without a verb, list them
     #[command(alias = "workers")]
     Worker {
@@ -273,6 +276,10 @@ pub(super) enum WorkerCommand {
         #[arg(value_name = "WORKER", required = true)]
         workers: Vec<String>,
     },
+    /// Run this machine's worker in the foreground, as it has joined before
+    Start(Box<WorkerArgs>),
+    /// Stop this machine's worker; what it runs goes on, and the next start takes it up again
+    Stop(StopWorkerArgs),
 }
 
 #[derive(Debug, Subcommand)]

@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::exit_status::ExitStatus;
+use super::join::error::JoinError;
 use super::next_step::NextStep;
 use crate::artifacts::bundle::BundleError;
 use crate::client::ClientError;
@@ -23,6 +24,9 @@ pub enum CliError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A worker that did not join, or cannot go on.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// A flag's value cannot be used.
     #[error("{flag} {given}: expected {expected}")]
     Flag {
@@ -274,6 +278,7 @@ impl CliError {
             | CliError::HereElsewhere
             | CliError::SavedConnection { .. }
             | CliError::NoJobNamed => ExitStatus::USAGE,
+            CliError::Join(error) if error.is_usage() => ExitStatus::USAGE,
             CliError::StillStopping { .. } => ExitStatus::GIVEN_UP,
             _ => ExitStatus::FAILED,
         }
@@ -282,6 +287,7 @@ impl CliError {
     /// What to do next, when there is something to say.
     fn hint(&self, next: &NextStep) -> Option<String> {
         match self {
+            CliError::Join(error) => error.hint().map(str::to_owned),
             CliError::Client(ClientError::Unreachable { .. }) => Some(
                 "check that the server runs there; a configured server that does not answer is never replaced by another"
                     .to_owned(),
@@ -344,12 +350,14 @@ impl CliError {
                 [only] if problem.detail.contains(&only.detail) => &[],
                 faults => faults,
             },
+            CliError::Join(error) => error.faults(),
             CliError::SpecFaults { faults, .. } => faults.as_slice(),
             CliError::SpecRefused { faults } if faults.len() > 1 => faults.as_slice(),
             _ => &[],
         };
         for fault in faults {
-            let _ = writeln!(text, "  {}: {}", fault.pointer, fault.detail);
+            let colon = if matches!(self, CliError::Join(_)) { "" } else { ":" };
+            let _ = writeln!(text, "  {}{colon} {}", fault.pointer, fault.detail);
         }
         if let Some(hint) = self.hint(next) {
             let _ = writeln!(text, "  hint: {hint}");

@@ -232,7 +232,7 @@ pub(super) fn process(pid: Option<u32>) -> String {
 }
 
 /// The last lines written to a file since `begin`.
-fn last_lines(path: &Path, begin: u64) -> String {
+pub(super) fn last_lines(path: &Path, begin: u64) -> String {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
         let end = file.metadata()?.len();

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::CommandFactory;
 
 use super::args::Cli;
+use super::worker_args::Standalone;
 
 /// The page.
 pub fn markdown() -> String {
@@ -25,6 +26,7 @@ pub fn markdown() -> String {
     let mut root = Cli::command();
     root.build();
     section(&mut page, &mut root, "gpulayer");
+    section(&mut page, &mut Standalone::command(), "gpulayer-worker");
     page
 }
 
@@ -49,6 +51,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+        Standalone::command().debug_assert();
     }
 
     #[test]

@@ -15,8 +15,8 @@ use super::quantities;
 use super::screen::{Output, print, print_json, say, table};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, quoted, size, span, tail};
-use crate::client::Client;
 use crate::client::endpoint::encoded;
+use crate::client::Client;
 use crate::clock;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::{Job, Page};
@@ -58,6 +58,8 @@ pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> R
             }
         }
         Some(WorkerCommand::Evict { tasks }) => evict(context, &client, tasks).await?,
+        // This machine's own, handled before there was a server.
+        Some(WorkerCommand::Start(_) | WorkerCommand::Stop(_)) => return Ok(ExitStatus::USAGE),
     }
     Ok(ExitStatus::SUCCESS)
 }

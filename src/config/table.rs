@@ -64,6 +64,8 @@ macro_rules! settings {
 settings! {
     "url" "GPULAYER_URL" "" Text "The server to speak with instead of the own daemon: `http://HOST[:PORT]` or `unix:/PATH`.";
     "token" "GPULAYER_TOKEN" "" Text "The token for that server.";
+    "join_token" "GPULAYER_JOIN_TOKEN" "" Text "The join token with which a worker elsewhere first joins; better in a file.";
+    "join_token_file" "GPULAYER_JOIN_TOKEN_FILE" "" Text "A file that holds it.";
     "port" "GPULAYER_PORT" "8470" Port "Port of `gpulayer up` and `gpulayer server start` on loopback; 0 = any free one.";
     "min_free_bytes" "GPULAYER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under the state folder, submissions are refused (`storage_full`); finishes and cancels go on.";
     "worker_min_free_bytes" "GPULAYER_WORKER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under its folder a worker takes no tasks, and is shown as `unhealthy`.";
@@ -130,6 +132,8 @@ pub(super) fn settle(
     Ok(Settings {
         url: given.text("url")?,
         token: given.text("token")?,
+        join_token: given.text("join_token")?,
+        join_token_file: given.text("join_token_file")?.map(std::path::PathBuf::from),
         port: given.required("port", |value| u16::try_from(whole(value)?).ok())?,
         min_free_bytes: given.required("min_free_bytes", bytes)?,
         worker_disk: Watermarks {

@@ -25,7 +25,7 @@ impl FarWorker {
     pub fn command(house: &House, url: &str) -> Command {
         let mut command = Command::new(binary("gpulayer-worker"));
         command
-            .args(["--url", url, "--name", "far", "--join-token-file"])
+            .args(["--url", url, "--name", "far", "--allow-root-tasks", "--join-token-file"])
             .arg(house.home().join("join-token"));
         command.arg("--folder").arg(Self::folder(house)).stdin(Stdio::null());
         command

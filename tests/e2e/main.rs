@@ -13,6 +13,7 @@ mod full_streams;
 mod hostile_clients;
 mod hostile_programs;
 mod house;
+mod joining;
 mod leaving;
 mod logs;
 mod next_steps;

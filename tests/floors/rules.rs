@@ -34,6 +34,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("durability", "journal"), // numbers of batches
     ("process", "clock"),      // stamps log records
     ("client", "tls"),         // whom to trust, and why not
+    ("cli", "worker"),         // `join` and `worker start` run one
 ];
 
 /// Which modules may name a crate, or a part of one. The longest prefix that fits decides.

@@ -1,0 +1,51 @@
+//! A worker in the background (`join --detach`): a process of its own with a log in the worker's folder.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::error::JoinError;
+use crate::cli::on_demand::last_lines;
+use crate::cli::shown::quoted;
+use crate::config::readiness::{self, Announced};
+use crate::process::detached;
+
+/// What the worker says, in its folder.
+const LOG: &str = "worker.log";
+
+/// Starts it, and returns when it has joined. The folder holds a session already: no token is passed on.
+pub(super) fn start(folder: &Path) -> Result<(), JoinError> {
+    let log = folder.join(LOG);
+    let failed = |operation, source| JoinError::File { operation, path: log.clone(), source };
+    let mut options = OpenOptions::new();
+    let output = options.create(true).append(true).mode(0o600).open(&log);
+    let output: File = output.map_err(|source| failed("open", source))?;
+    let begin = output.metadata().map_err(|source| failed("read", source))?.len();
+    let shown = folder.display().to_string();
+    let spawned = readiness::pipe().and_then(|(waiting, telling)| {
+        let arguments = ["worker", "start", "--folder", &shown, "--tell-ready"];
+        // Its working folder must not keep a file system busy that somebody wants to unmount.
+        detached::spawn(&PathBuf::from("/proc/self/exe"), &arguments, Path::new("/"), telling, output)?;
+        Ok::<_, io::Error>(waiting)
+    });
+    let waiting = spawned.map_err(|source| JoinError::Spawn { source })?;
+    match readiness::wait(waiting).map_err(|source| failed("wait for", source))? {
+        Announced::Ready(_) => Ok(()),
+        Announced::Gone => {
+            let tail = last_lines(&log, begin);
+            Err(JoinError::Ended { log, tail })
+        }
+    }
+}
+
+/// What to type next.
+pub(super) fn next_commands(folder: &Path) -> String {
+    let shown = quoted(&folder.display().to_string());
+    let log = quoted(&folder.join(LOG).display().to_string());
+    format!(
+        "its log:         tail -f {log}\n\
+         stop it:         gpulayer worker stop --folder {shown}\n\
+         start it again:  gpulayer worker start --folder {shown}"
+    )
+}
