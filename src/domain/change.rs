@@ -176,17 +176,19 @@ pub enum StopCause {
     Drain,
     /// An operator evicted it.
     Evict,
+    /// The daemon was stopped with what ran on it (`gpulayer down`).
+    Shutdown,
 }
 
 impl StopCause {
     /// All of them.
-    pub const ALL: [StopCause; 4] =
-        [StopCause::Cancel, StopCause::Timeout, StopCause::Drain, StopCause::Evict];
+    pub const ALL: [StopCause; 5] =
+        [StopCause::Cancel, StopCause::Timeout, StopCause::Drain, StopCause::Evict, StopCause::Shutdown];
 
     /// The end of a task that was stopped for it.
     pub const fn end_reason(self) -> EndReason {
         match self {
-            StopCause::Cancel => EndReason::Cancelled,
+            StopCause::Cancel | StopCause::Shutdown => EndReason::Cancelled,
             StopCause::Timeout => EndReason::TimedOut,
             StopCause::Drain => EndReason::Drained,
             StopCause::Evict => EndReason::Evicted,
@@ -196,7 +198,7 @@ impl StopCause {
     /// What its worker is told.
     pub const fn told(self) -> StopReason {
         match self {
-            StopCause::Cancel => StopReason::Cancelled,
+            StopCause::Cancel | StopCause::Shutdown => StopReason::Cancelled,
             StopCause::Timeout => StopReason::TimedOut,
             StopCause::Drain => StopReason::Drained,
             StopCause::Evict => StopReason::Evicted,
@@ -210,6 +212,7 @@ impl StopCause {
             StopCause::Timeout => "timeout",
             StopCause::Drain => "drain",
             StopCause::Evict => "evict",
+            StopCause::Shutdown => "shutdown",
         }
     }
 

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use gpulayer::client::ClientError;
+use gpulayer::contract::end::EndReason;
 use gpulayer::contract::error_code::ErrorCode;
 use gpulayer::contract::ids::JobId;
-use gpulayer::contract::job::JobState;
+use gpulayer::contract::job::{Job, JobState};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -60,6 +61,11 @@ async fn down_returns_when_the_daemon_has_gone_and_shows_what_it_waits_for() {
     flock(lock(&house.state().join("lock")), FlockOperation::NonBlockingLockExclusive).unwrap();
     assert_eq!(house.leftovers(), [""; 0]);
     eventually("the process to end", async || (!alive(daemon.pid())).then_some(())).await;
+    let _next = house.daemon().await;
+    let job: Job = house.client().get(&format!("/v1/jobs/{id}")).await.unwrap();
+    let end = job.end.unwrap();
+    assert_eq!(end.reason, EndReason::Cancelled);
+    assert!(end.detail.as_ref().is_some_and(|detail| detail.contains("gpulayer down")), "{end:?}");
 }
 
 #[actix_rt::test]

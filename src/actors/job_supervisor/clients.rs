@@ -210,12 +210,7 @@ impl Handler<PrepareStop> for JobSupervisor {
         }
         let placed: Vec<JobId> = self.tasks.values().copied().collect();
         for job_id in placed {
-            self.step(ctx, job_id, |job, ledger| {
-                job.withdraw(ledger);
-                if matches!(job.stage(), Stage::Running(..)) {
-                    job.cancel(ledger, false);
-                }
-            });
+            self.step(ctx, job_id, |job, ledger| job.shut_down(ledger));
         }
         self.stopping = Some(Stopping::Draining(Some(stop.reply)));
         self.answer_drained();

@@ -116,6 +116,7 @@ fn operators_word(cause: StopCause, end: &mut End) {
     let said = match cause {
         StopCause::Drain => "its worker was drained, and the deadline passed",
         StopCause::Evict => "an operator evicted the task",
+        StopCause::Shutdown => "the daemon was stopped, and what ran with it (`gpulayer down`)",
         StopCause::Cancel | StopCause::Timeout => return,
     };
     end.detail = Some(match end.detail.take() {

@@ -23,6 +23,12 @@ impl LiveJob {
         }
     }
 
+    /// The daemon leaves and takes what runs with it. What has not started is left queued.
+    pub fn shut_down(&mut self, ledger: &mut Ledger) {
+        self.withdraw(ledger);
+        self.ask_to_stop(ledger, StopCause::Shutdown, false);
+    }
+
     /// `queue_timeout_s` came due.
     pub fn queue_timeout(&mut self, ledger: &mut Ledger) {
         let unstarted =
@@ -90,7 +96,8 @@ impl LiveJob {
         let before = *run;
         let stop = run.stop.get_or_insert(Stop { cause, now });
         stop.now |= now;
-        if cause == StopCause::Cancel {
+        let for_good = matches!(cause, StopCause::Cancel | StopCause::Shutdown);
+        if for_good {
             run.cancel_requested_at.get_or_insert(at);
         }
         let (stop, placed, run) = (*stop, placed.clone(), *run);
@@ -102,10 +109,7 @@ impl LiveJob {
         if harder {
             self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
         }
-        let kind = match cause {
-            StopCause::Cancel => EventType::JobCancelRequested,
-            StopCause::Timeout | StopCause::Drain | StopCause::Evict => EventType::TaskStopRequested,
-        };
+        let kind = if for_good { EventType::JobCancelRequested } else { EventType::TaskStopRequested };
         let data = json!({"cause": cause.word(), "now": stop.now});
         self.event(ledger, Some(placed.task_id), kind, data);
         self.moved(ledger);
