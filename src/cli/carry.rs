@@ -18,6 +18,8 @@ use crate::config::Places;
 use crate::contract::artifact::Digest;
 use crate::contract::job::{LeftOutOfSource, MOST_LEFT_OUT};
 
+/// Reading more than this takes long enough for a word.
+const LARGE_BYTES: u64 = 1 << 30;
 /// How many left-out things a line names.
 const NAMED: usize = 4;
 /// What a submission says of left-out things travels as a header: bytes of it at most.
@@ -136,7 +138,17 @@ impl Baggage {
         })?;
         if found.is_dir() {
             Ok(json!({ "artifact": self.folder(from, places)?.0, "path": path, "unpack": true }))
+        } else if !found.is_file() {
+            // A pipe or a device may never end.
+            Err(CliError::Flag {
+                flag: "--input",
+                given: given.to_owned(),
+                expected: "a file or a folder, and SRC is a pipe, a device or a socket",
+            })
         } else {
+            if found.len() > LARGE_BYTES {
+                say(&format!("reading {} ({})", from.display(), size(found.len())));
+            }
             Ok(json!({ "artifact": self.file(from)?, "path": path }))
         }
     }

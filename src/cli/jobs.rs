@@ -12,6 +12,7 @@ use super::job_choice::{all, several};
 use super::screen::{Output, print, print_json, table};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, span, tail};
+use super::verdict::{noticed, speaks_for_itself};
 use crate::client::endpoint::encoded;
 use crate::client::{Client, ClientError};
 use crate::contract::error_code::ErrorCode;
@@ -92,7 +93,8 @@ fn row(job: &Job, now: Timestamp, longest: usize) -> Vec<String> {
     };
     let why = match (&job.end, &job.queue_reason) {
         (Some(end), _) if job.state != JobState::Succeeded => match &end.detail {
-            Some(detail) => detail.clone(),
+            Some(detail) if speaks_for_itself(end.reason) => detail.clone(),
+            Some(detail) => format!("{}: {detail}", end.reason.word()),
             // The state says this word already.
             None if end.reason.word() == job.state.word() => end.reason.sentence(),
             None => end.reason.word().to_owned(),
@@ -100,6 +102,7 @@ fn row(job: &Job, now: Timestamp, longest: usize) -> Vec<String> {
         (None, Some(reason)) => reason.clone(),
         (None, None) if job.unreachable_since.is_some() => "its worker does not answer".to_owned(),
         (None, None) if job.cancel_requested_at.is_some() => "stopping".to_owned(),
+        (Some(_), _) => noticed(job, &[]).next().unwrap_or_default(),
         _ => String::new(),
     };
     vec![

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ use super::shown::{harmless, tail};
 use super::spec_args::SpecArgs;
 use super::spec_building::{Draft, Surroundings};
 use super::typed::Typed;
-use super::verdict::{undeclared, verdict};
+use super::verdict::{noticed, undeclared, verdict};
 use crate::client::{Call, Client, ClientError, Endpoint};
 use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState, LEFT_OUT_HEADER, LeftOutOfSource};
@@ -46,21 +47,31 @@ const LOG_GRACE: Duration = Duration::from_secs(30);
 /// The code of a fault: an artifact of the spec is not on the server.
 const MISSING_ARTIFACT: &str = "missing_artifact";
 
-/// The part of the answer to a submission that a command needs.
+/// The part of the answer to a submission that a command needs, and the whole of it.
 #[derive(Debug, Deserialize)]
 struct Submitted {
     id: JobId,
     #[serde(default)]
     warnings: Vec<Warning>,
+    #[serde(skip, default = "nothing")]
+    whole: Box<RawValue>,
+}
+
+fn nothing() -> Box<RawValue> {
+    RawValue::NULL.to_owned()
 }
 
 /// `gpulayer submit`.
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Result<ExitStatus, CliError> {
     let server = context.server(OnDemand::Start)?;
-    let Some((id, whole)) = submitted(context, &server, &args.spec).await? else {
-        return Ok(ExitStatus::SUCCESS);
-    };
-    print_id(context, id, &whole)?;
+    submit_alone(context, &server, &args.spec).await
+}
+
+async fn submit_alone(context: &Context, server: &Server, args: &SpecArgs) -> Result<ExitStatus, CliError> {
+    let packed = packed(context, server, args)?;
+    if let Some(submitted) = submitted(context, server, args, packed).await? {
+        print_id(context, submitted.id, &submitted.whole)?;
+    }
     Ok(ExitStatus::SUCCESS)
 }
 
@@ -68,16 +79,14 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Result<ExitS
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus, CliError> {
     let server = context.server(OnDemand::Start)?;
     if args.detach {
-        let Some((id, whole)) = submitted(context, &server, &args.spec).await? else {
-            return Ok(ExitStatus::SUCCESS);
-        };
-        print_id(context, id, &whole)?;
-        return Ok(ExitStatus::SUCCESS);
+        return submit_alone(context, &server, &args.spec).await;
     }
+    // Reading what goes along may take long, and an interrupt ends it: there is no job yet.
+    let packed = packed(context, &server, &args.spec)?;
     // From here on an interrupt is meant for the job, also while it is being submitted.
     let interrupts = Interrupts::listen()?;
-    let id = match submitted(context, &server, &args.spec).await {
-        Ok(Some((id, _))) => id,
+    let submitted = match submitted(context, &server, &args.spec, packed).await {
+        Ok(Some(submitted)) => submitted,
         Ok(None) => return Ok(ExitStatus::SUCCESS),
         // Nothing ran, so there is no status of its own to end with.
         Err(error @ (CliError::Client(ClientError::Refused(_)) | CliError::SpecRefused { .. })) => {
@@ -86,14 +95,15 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus,
         }
         Err(error) => return Err(error),
     };
-    followed(context, &server, id, Interrupted::Cancels, interrupts, args.to.as_deref()).await
+    followed(context, &server, &submitted, Interrupted::Cancels, interrupts, args.to.as_deref()).await
 }
 
 /// `gpulayer attach`.
 pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatus, CliError> {
     let server = context.server(OnDemand::Start)?;
     let id = job_choice::one(&server.client, &args.job).await?;
-    followed(context, &server, id, Interrupted::Leaves, Interrupts::listen()?, None).await
+    let joined = Submitted { id, warnings: Vec::new(), whole: nothing() };
+    followed(context, &server, &joined, Interrupted::Leaves, Interrupts::listen()?, None).await
 }
 
 /// `gpulayer wait`.
@@ -105,16 +115,17 @@ pub(super) async fn wait(context: &Context, args: &Jobs) -> Result<ExitStatus, C
     let mut interrupts = Interrupts::listen()?;
     let all_ended = tokio::select! {
         ended = join_all(ids.iter().map(|id| end_of(&contact, *id))) => ended,
-        () = interrupts.next() => return Ok(left(&context.next(), &ids)),
+        () = interrupts.next() => return Ok(left(&context.next(), &ids, false)),
     };
     for ended in all_ended {
         let job = match ended {
             Ok(job) => job,
-            Err(error) => return given_up(&context.next(), error, &ids),
+            Err(error) => return given_up(&context.next(), error, &ids, false),
         };
         if context.json {
             print_json(&job)?;
         } else {
+            noticed(&job, &[]).for_each(|line| say(&line));
             say(&verdict(&job, &context.next(), false));
         }
         if status == ExitStatus::SUCCESS {
@@ -124,16 +135,12 @@ pub(super) async fn wait(context: &Context, args: &Jobs) -> Result<ExitStatus, C
     Ok(status)
 }
 
-fn print_id(context: &Context, id: JobId, whole: &serde_json::value::RawValue) -> Result<(), CliError> {
+fn print_id(context: &Context, id: JobId, whole: &RawValue) -> Result<(), CliError> {
     if context.json { print(whole.get()) } else { print(&id.to_string()) }
 }
 
-/// Makes the spec, brings along what it needs, and submits it; `None` after a dry run.
-async fn submitted(
-    context: &Context,
-    server: &Server,
-    args: &SpecArgs,
-) -> Result<Option<(JobId, Box<serde_json::value::RawValue>)>, CliError> {
+/// Makes the spec and reads what goes along. Sends nothing, and holds the thread while it reads.
+fn packed(context: &Context, server: &Server, args: &SpecArgs) -> Result<(Draft, Baggage), CliError> {
     if args.here && !server.own {
         return Err(CliError::HereElsewhere);
     }
@@ -146,6 +153,16 @@ async fn submitted(
         Some(folder) => Source::Folder(Path::new(folder)),
     };
     let baggage = Baggage::pack(&mut draft, &source, &context.settings.places)?;
+    Ok((draft, baggage))
+}
+
+/// Sends along what the spec needs, and submits it; `None` after a dry run.
+async fn submitted(
+    context: &Context,
+    server: &Server,
+    args: &SpecArgs,
+    (mut draft, baggage): (Draft, Baggage),
+) -> Result<Option<Submitted>, CliError> {
     for after in std::mem::take(&mut draft.after) {
         let dependency = dependency(&server.client, &after).await?;
         match draft.spec.entry("depends_on").or_insert_with(|| serde_json::json!([])) {
@@ -192,7 +209,7 @@ async fn submitted(
         }
         error => error,
     })?;
-    let submitted: Submitted = answer.json()?;
+    let submitted = Submitted { whole: answer.json()?, ..answer.json()? };
     // What was left out is said by `sent …` already.
     for warning in submitted.warnings.iter().filter(|warning| warning.pointer != left_out::POINTER) {
         let at = match warning.pointer.as_str() {
@@ -201,7 +218,7 @@ async fn submitted(
         };
         say(&format!("warning: {at}{}", harmless(&warning.detail, false)));
     }
-    Ok(Some((submitted.id, answer.json()?)))
+    Ok(Some(submitted))
 }
 
 /// JSON as a header takes it.
@@ -270,12 +287,13 @@ enum Interrupted {
 async fn followed(
     context: &Context,
     server: &Server,
-    id: JobId,
+    submitted: &Submitted,
     interrupted: Interrupted,
     mut interrupts: Interrupts,
     to: Option<&Path>,
 ) -> Result<ExitStatus, CliError> {
     let client = &server.client;
+    let id = submitted.id;
     let next = context.next();
     let contact = Contact::with(client);
     let mut printer = LogPrinter::new(context.json);
@@ -298,11 +316,11 @@ async fn followed(
                         ended = Some(job);
                         log_deadline.as_mut().reset(Instant::now() + LOG_GRACE);
                     }
-                    Err(error) => return given_up(&next, error, &[id]),
+                    Err(error) => return given_up(&next, error, &[id], interrupts_seen > 0),
                 },
                 log = &mut log, if !log_ended => match log {
                     Ok(()) => log_ended = true,
-                    Err(error) => return given_up(&next, error, &[id]),
+                    Err(error) => return given_up(&next, error, &[id], interrupts_seen > 0),
                 },
                 // The others notice a server that is gone for good.
                 _ = &mut news, if !news_over => news_over = true,
@@ -313,7 +331,7 @@ async fn followed(
                 }
                 () = interrupts.next() => {
                     if interrupted == Interrupted::Leaves {
-                        return Ok(left(&next, &[id]));
+                        return Ok(left(&next, &[id], false));
                     }
                     interrupts_seen += 1;
                     match interrupts_seen {
@@ -345,6 +363,7 @@ async fn followed(
     if let Some(text) = undeclared(&job, &next) {
         say(&text);
     }
+    noticed(&job, &submitted.warnings).for_each(|line| say(&line));
     say(&verdict(&job, &next, fetched));
     Ok(ExitStatus::of_job(&job))
 }
@@ -392,7 +411,7 @@ fn cancel(client: Client, next: NextStep, id: JobId, now: bool) {
 }
 
 /// 75 when the connection is given up while the job still runs (CONTRACT, Command line).
-fn given_up(next: &NextStep, error: CliError, ids: &[JobId]) -> Result<ExitStatus, CliError> {
+fn given_up(next: &NextStep, error: CliError, ids: &[JobId], stopping: bool) -> Result<ExitStatus, CliError> {
     let connection = match &error {
         CliError::Client(error) => error.is_connection() || matches!(error, ClientError::NotStarted { .. }),
         error => error.is_broken_pipe(),
@@ -405,18 +424,21 @@ fn given_up(next: &NextStep, error: CliError, ids: &[JobId]) -> Result<ExitStatu
     } else {
         say(error.rendered(next).trim_end());
     }
-    Ok(left(next, ids))
+    Ok(left(next, ids, stopping))
 }
 
 /// This command ends, the jobs do not: says how to come back to them.
-fn left(next: &NextStep, ids: &[JobId]) -> ExitStatus {
-    say(&goes_on(next, ids));
+fn left(next: &NextStep, ids: &[JobId], stopping: bool) -> ExitStatus {
+    say(&goes_on(next, ids, stopping));
     ExitStatus::GIVEN_UP
 }
 
-fn goes_on(next: &NextStep, ids: &[JobId]) -> String {
+fn goes_on(next: &NextStep, ids: &[JobId], stopping: bool) -> String {
     match ids {
-        [id] => format!("job {} goes on · {}", tail(*id), next.command(&format!("attach {}", tail(*id)))),
+        [id] => {
+            let does = if stopping { "was told to stop and ends by itself" } else { "goes on" };
+            format!("job {} {does} · {}", tail(*id), next.command(&format!("attach {}", tail(*id))))
+        }
         ids => {
             let tails: Vec<_> = ids.iter().map(|id| tail(*id)).collect();
             format!("the jobs go on · {}", next.command(&format!("wait {}", tails.join(" "))))
@@ -439,7 +461,8 @@ mod tests {
         let id = |text: &str| text.parse::<JobId>().unwrap();
         let (one, other) = (id("job_01hf7yat00e2g0000000a7kq2b"), id("job_01hf7yat00e2g0000000a7kq2c"));
         let next = NextStep::default();
-        insta::assert_snapshot!(goes_on(&next, &[one]), @"job a7kq2b goes on · gpulayer attach a7kq2b");
-        insta::assert_snapshot!(goes_on(&next, &[one, other]), @"the jobs go on · gpulayer wait a7kq2b a7kq2c");
+        insta::assert_snapshot!(goes_on(&next, &[one], false), @"job a7kq2b goes on · gpulayer attach a7kq2b");
+        insta::assert_snapshot!(goes_on(&next, &[one], true), @"job a7kq2b was told to stop and ends by itself · gpulayer attach a7kq2b");
+        insta::assert_snapshot!(goes_on(&next, &[one, other], false), @"the jobs go on · gpulayer wait a7kq2b a7kq2c");
     }
 }

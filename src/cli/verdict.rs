@@ -4,11 +4,15 @@ use super::next_step::NextStep;
 use super::shown::{harmless, size, span, tail};
 use crate::contract::end::{Certainty, End, EndReason};
 use crate::contract::job::{Job, JobState};
+use crate::contract::problem::Warning;
+use crate::contract::spec::{JobSpec, Workload};
+use crate::domain::retry::retries;
+use crate::domain::verdict::left_out;
 
 /// How many undeclared files are named.
 const NAMED: usize = 5;
 /// Characters of an advice that has room in the last line.
-const MOST_ADVICE: usize = 80;
+const MOST_ADVICE: usize = 140;
 
 /// The one line, without line end.
 pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
@@ -19,14 +23,48 @@ pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
         parts.extend(end.peak_memory_bytes.map(|bytes| format!("peak {}", size(bytes))));
         parts.extend(try_this(end));
     }
+    parts.extend(not_retried(job));
+    parts.extend(nothing_sent(job));
     if !job.outputs.is_empty() && !fetched {
         parts.push(next.command(&format!("fetch {id} --to out")));
     }
-    parts.push(next.command(&format!("logs {id}")));
+    let whole = if job.log_artifact.is_some() { "logs --full" } else { "logs" };
+    parts.push(next.command(&format!("{whole} {id}")));
     if job.state != JobState::Succeeded {
         parts.push(next.command(&format!("show {id}")));
     }
     parts.join(" · ")
+}
+
+/// Why a job that may have more attempts ended with this one, when its `retry_on` is the reason.
+fn not_retried(job: &Job) -> Option<String> {
+    let end = job.end.as_ref().filter(|_| matches!(job.state, JobState::Failed | JobState::TimedOut))?;
+    let retry = serde_json::from_str::<JobSpec>(job.spec.get()).ok()?.retry;
+    let last = job.attempt >= retry.max_attempts || job.cancel_requested_at.is_some();
+    if last || end.reason == EndReason::QueueTimedOut || retries(&retry, job.attempt, end.reason) {
+        return None;
+    }
+    let word = end.reason.word();
+    Some(format!("not retried: --retry-on is {}; `--retry-on {word}` would", retry.retry_on.join(",")))
+}
+
+/// A program that was not found where no file was sent along.
+fn nothing_sent(job: &Job) -> Option<String> {
+    let reason = job.end.as_ref()?.reason;
+    let spec: JobSpec = serde_json::from_str(job.spec.get()).ok()?;
+    let misses = matches!(reason, EndReason::ImportError | EndReason::ExecutableNotFound);
+    let Workload::Command(command) = &spec.workload else { return None };
+    let here = command.cwd.as_ref().is_some_and(|cwd| cwd.starts_with('/'));
+    (misses && spec.source.is_none() && spec.inputs.is_empty() && !here)
+        .then(|| "no file was sent along; `--source .` sends this folder".to_owned())
+}
+
+/// What was noticed about a job after its submission was answered.
+pub(super) fn noticed<'a>(job: &'a Job, known: &'a [Warning]) -> impl Iterator<Item = String> + 'a {
+    let new = |warning: &&Warning| {
+        warning.pointer != left_out::POINTER && !known.iter().any(|known| known.detail == warning.detail)
+    };
+    job.warnings.iter().filter(new).map(|warning| format!("warning: {}", harmless(&warning.detail, false)))
 }
 
 /// What to try, where it is known and short enough for the line; `show` has the rest.
@@ -80,7 +118,7 @@ pub(super) fn cause(end: &End) -> Option<String> {
 }
 
 /// Whether a sentence about it says what the word would.
-const fn speaks_for_itself(reason: EndReason) -> bool {
+pub(super) const fn speaks_for_itself(reason: EndReason) -> bool {
     use EndReason::{Cancelled, ExitNonzero, QueueTimedOut, Signalled, TimedOut};
     matches!(reason, Cancelled | ExitNonzero | QueueTimedOut | Signalled | TimedOut)
 }
@@ -153,6 +191,35 @@ mod tests {
         again.attempt = 2;
         insta::assert_snapshot!(verdict(&again, &NextStep::default(), false), @"job a7kq2b succeeded on attempt 2 · 12.4 s · gpulayer logs a7kq2b");
         insta::assert_snapshot!(verdict(&lost, &NextStep::default(), false), @"job a7kq2b failed: worker_lost · 12.4 s · gpulayer logs a7kq2b · gpulayer show a7kq2b");
+    }
+
+    #[test]
+    fn attempts_that_were_not_used_and_files_that_were_not_sent_are_told() {
+        let with = |job: &mut Job, spec: serde_json::Value| {
+            job.spec = serde_json::value::to_raw_value(&spec).unwrap().into();
+        };
+        let mut flaky = job("failed", EndReason::ExitNonzero, |end| end.exit_code = Some(1));
+        let mut spec = serde_json::json!({
+            "workload": {"command": {"argv": ["python", "-m", "a"]}}, "retry": {"max_attempts": 4},
+        });
+        with(&mut flaky, spec.clone());
+        assert_eq!(
+            not_retried(&flaky).as_deref(),
+            Some("not retried: --retry-on is worker_lost; `--retry-on exit_nonzero` would")
+        );
+        flaky.attempt = 4;
+        assert_eq!(not_retried(&flaky), None, "all attempts were used");
+        flaky.attempt = 1;
+        spec["retry"]["retry_on"] = serde_json::json!(["user"]);
+        with(&mut flaky, spec.clone());
+        assert_eq!(not_retried(&flaky), None, "it is retried for that");
+        assert_eq!(nothing_sent(&flaky), None);
+        let mut missed = job("failed", EndReason::ImportError, |_| {});
+        with(&mut missed, spec.clone());
+        assert!(nothing_sent(&missed).unwrap().contains("--source ."));
+        spec["source"] = serde_json::json!(format!("artifact://sha256/{}", "0".repeat(64)));
+        with(&mut missed, spec);
+        assert_eq!(nothing_sent(&missed), None);
     }
 
     #[test]

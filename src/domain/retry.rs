@@ -38,7 +38,7 @@ fn grown(asked: u64, factor_millis: u64) -> u64 {
 /// A retry only when attempts are left and the reason is asked for (CONTRACT, Words and states). `worker_lost`
 /// includes `worker_rebooted`; an owner's name stands for all its reasons; success and cancellation are never
 /// retried.
-fn retries(retry: &Retry, attempt: u32, reason: EndReason) -> bool {
+pub fn retries(retry: &Retry, attempt: u32, reason: EndReason) -> bool {
     attempt < retry.max_attempts
         && !matches!(reason, EndReason::Completed | EndReason::Cancelled | EndReason::QueueTimedOut)
         && retry.retry_on.iter().any(|asked| covers(asked, reason))

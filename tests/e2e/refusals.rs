@@ -42,6 +42,34 @@ async fn a_program_that_is_not_there_and_a_folder_that_is_not_there_are_told_apa
     assert!(job.end.unwrap().detail.unwrap().contains("nowhere"));
 }
 
+#[test]
+fn an_input_that_may_never_end_is_refused_and_a_run_that_still_reads_can_be_interrupted() {
+    let house = House::new();
+    let pipe = house.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for given in [pipe.to_str().unwrap(), "/dev/zero:zero"] {
+        let refused = house.run(&["run", "--source", "none", "--input", given, "--", "true"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && said.contains("a pipe, a device"), "{refused:?}");
+    }
+    // Far more than is read before the interrupt comes.
+    let large = house.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len(1 << 40).unwrap();
+    let mut run = house
+        .command(&["run", "--source", "none", "--input", large.to_str().unwrap(), "--", "true"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(run.stderr.as_mut().unwrap()), &mut said)
+        .unwrap();
+    assert!(said.starts_with("reading "), "{said}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&run), rustix::process::Signal::INT)
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&run.wait().unwrap()), Some(2));
+}
+
 #[actix_rt::test]
 async fn a_queue_timeout_ends_a_job_that_never_started() {
     let house = House::new();

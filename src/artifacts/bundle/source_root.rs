@@ -15,7 +15,7 @@ pub struct SourceRoot {
 }
 
 /// The nearest folder from `cwd` upwards with `.git`, `pyproject.toml` or `.gpulayerignore`; else `cwd` itself
-/// when `argv` names a file in it; else none. Never `/`, `home` or a folder that holds `home`.
+/// when `argv` names a file in it, or a Python module of it after `-m`; else none. Never `/`, `home` or a folder that holds `home`.
 pub fn source_root(cwd: &Path, argv: &[String], home: Option<&Path>) -> Option<SourceRoot> {
     let cwd = cwd.canonicalize().ok()?;
     let home = home.and_then(|home| home.canonicalize().ok());
@@ -26,7 +26,11 @@ pub fn source_root(cwd: &Path, argv: &[String], home: Option<&Path>) -> Option<S
     let marked = cwd.ancestors().take_while(|folder| allowed(folder)).find(marked);
     let root = match marked {
         Some(root) => root,
-        None if allowed(&cwd) && argv.iter().any(|word| names_file(&cwd, word)) => &cwd,
+        None if allowed(&cwd)
+            && (argv.iter().any(|word| names_file(&cwd, word)) || names_module(&cwd, argv)) =>
+        {
+            &cwd
+        }
         None => return None,
     };
     let below = cwd.strip_prefix(root).ok()?.to_owned();
@@ -43,6 +47,15 @@ fn names_file(cwd: &Path, word: &str) -> bool {
             .all(|part| matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir));
         !text.is_empty() && inside && cwd.join(path).is_file()
     })
+}
+
+/// `python -m train.loop`: `train.py` or a folder `train` here.
+fn names_module(cwd: &Path, argv: &[String]) -> bool {
+    let module = argv.iter().skip_while(|word| *word != "-m").nth(1);
+    let top = module.and_then(|module| module.split('.').next()).filter(|top| {
+        !top.is_empty() && top.chars().all(|character| character == '_' || character.is_alphanumeric())
+    });
+    top.is_some_and(|top| cwd.join(format!("{top}.py")).is_file() || cwd.join(top).is_dir())
 }
 
 #[cfg(test)]
@@ -79,6 +92,9 @@ mod tests {
         let some = Some(SourceRoot { root: here.clone(), cwd: "".into() });
         assert_eq!(source_root(&here, &words("python ./train.py"), Some(&top)), some);
         assert_eq!(source_root(&here, &words("python -m x --config=sub/conf"), Some(&top)), some);
+        assert_eq!(source_root(&here, &words("python -m train --lr 1"), Some(&top)), some);
+        assert_eq!(source_root(&here, &words("python -m sub.tool"), Some(&top)), some);
+        assert_eq!(source_root(&here, &words("python -m http.server"), Some(&top)), None);
         assert_eq!(source_root(&here, &words("nvidia-smi"), Some(&top)), None);
         assert_eq!(source_root(&here, &words("cat sub"), Some(&top)), None);
         assert_eq!(source_root(&here.join("sub"), &words("cat ../train.py"), Some(&top)), None);
