@@ -137,12 +137,28 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
         })
         .await?;
         lines.flush()?;
-    } else if !any && !context.json && filter.takes_all() {
+    } else if !context.json {
         let job: Job = client.get(&format!("/v1/jobs/{id}")).await?;
-        let yet = if job.state.ended() { "" } else { " yet" };
-        say(&format!("job {} has printed nothing{yet}", tail(id)));
+        if let Some(remark) = remark(&job, &filter, any) {
+            say(&remark);
+        }
     }
     Ok(ExitStatus::SUCCESS)
+}
+
+/// What somebody who looks for something has to know about what was shown.
+fn remark(job: &Job, filter: &Filter, any: bool) -> Option<String> {
+    let id = tail(job.id);
+    if filter.tasks.as_ref().is_some_and(HashSet::is_empty) {
+        return Some(format!("job {id} has no such attempt or task; `gpulayer show {id}` lists them"));
+    }
+    if filter.text.is_some() && job.log_artifact.is_some() {
+        return Some(format!(
+            "lines of this log were left out or cut and are not searched; `gpulayer logs --full {id} | grep …` searches all"
+        ));
+    }
+    let yet = if job.state.ended() { "" } else { " yet" };
+    (!any && filter.takes_all()).then(|| format!("job {id} has printed nothing{yet}"))
 }
 
 /// Prints lines as `logs` does: plain text like the program's own, or with times, or as JSON.

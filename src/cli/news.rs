@@ -99,9 +99,11 @@ mod tests {
         insta::assert_snapshot!(said("task_ended", end).unwrap(), @"this attempt failed: exit status 3");
         let again = json!({"cause": "retry", "attempt": 2, "after": "exit_nonzero"});
         insta::assert_snapshot!(said("job_queued", again).unwrap(), @"queued again, attempt 2");
-        let lost = json!({"worker": "wkr_01hf7yat00e2g0000000a7kq2b", "reason": "worker_lost", "stale": true});
+        let lost =
+            json!({"worker": "wkr_01hf7yat00e2g0000000a7kq2b", "reason": "worker_lost", "stale": true});
         insta::assert_snapshot!(said("task_lost", lost).unwrap(), @"this attempt was given up: worker_lost");
-        let stuck = json!({"processes": [{"pid": 7, "command": "dd", "state": "D", "waits_in": ["nfs_wait"]}]});
+        let stuck =
+            json!({"processes": [{"pid": 7, "command": "dd", "state": "D", "waits_in": ["nfs_wait"]}]});
         insta::assert_snapshot!(said("task_stuck", stuck).unwrap(), @"killed, but not gone yet: 7 (dd) in state D, in nfs_wait");
     }
 

@@ -87,7 +87,9 @@ pub enum SecretFault {
         source: io::Error,
     },
     /// A variable is not set.
-    #[error("the worker's own environment has no variable `{variable}`")]
+    #[error(
+        "the worker's own environment has no variable `{variable}`: it is the one the daemon was started with, so `gpulayer down` and this command again take yours, or give a file as `file:/PATH`"
+    )]
     NoVariable {
         /// Which.
         variable: String,

@@ -48,8 +48,16 @@ fn output_goes_where_the_program_sent_it_and_remarks_to_stderr() {
 fn an_interrupt_cancels_and_a_hangup_leaves_the_job_running() {
     let house = House::new();
     let start = || {
-        let mut command =
-            house.command(&["run", "--source", "none", "--", "sh", "-c", "echo up; exec sleep 60"]);
+        let asked = house.command(&["run", "--source", "none", "--", "sh", "-c", "echo up; exec sleep 60"]);
+        // Whoever runs the tests under `nohup` hands an ignored SIGHUP down.
+        let mut command = std::process::Command::new("env");
+        command.arg("--default-signal=HUP").arg(asked.get_program()).args(asked.get_args());
+        for (name, value) in asked.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         let mut run = command.current_dir(house.path()).stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = std::io::BufReader::new(run.stdout.take().unwrap());
         let mut line = String::new();

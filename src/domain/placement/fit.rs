@@ -206,7 +206,7 @@ impl fmt::Display for Lack<'_> {
                 write!(f, "needs secret {wanted}, which the [secrets] table of its config.toml does not have")
             }
             Lack::SpecSecretRefs => {
-                f.write_str("takes secrets by `name:` alone (allow_spec_secret_refs is not set)")
+                f.write_str("takes secrets by `name:` alone, from the [secrets] table of its config.toml, unless allow_spec_secret_refs = true stands there")
             }
             Lack::Gpus => f.write_str("needs a GPU, which this build does not place yet"),
             Lack::Cpus { needs_millis, total_millis } => {

@@ -184,8 +184,13 @@ fn retry_cause(reader: &mut Reader, node: Node<'_>) -> Option<String> {
     if known().any(|word| word == given) {
         return Some(given.to_owned());
     }
-    let meant = nearest(given, known()).map_or(String::new(), |word| format!("did you mean `{word}`? "));
-    let allowed = format!("allowed are `any`, the owners {}, and the end reasons", listed(OWNERS));
+    let part = || known().find(|word| given.len() >= 3 && word.contains(given));
+    let meant = nearest(given, known())
+        .or_else(part)
+        .map_or(String::new(), |word| format!("did you mean `{word}`? "));
+    let reasons = EndReason::ALL.iter().filter(|reason| **reason != EndReason::Completed);
+    let reasons = listed(reasons.map(|reason| reason.word()));
+    let allowed = format!("allowed are `any`, the owners {}, and the end reasons {reasons}", listed(OWNERS));
     reader.invalid(node.at, format!("{} is no cause to retry; {meant}{allowed}", quoted(given)))
 }
 
