@@ -4,6 +4,7 @@
 mod args;
 mod artifact;
 mod carry;
+mod connect;
 mod contact;
 mod daemon;
 mod doctor;
@@ -21,15 +22,20 @@ mod news;
 mod next_step;
 pub mod on_demand;
 mod quantities;
+mod reach;
 pub mod reference;
 mod run;
 mod screen;
+mod server_args;
 mod server_choice;
+mod server_init;
 mod show;
 mod shown;
 mod spec_args;
 mod spec_building;
+mod standing;
 mod typed;
+mod up;
 mod verdict;
 mod whole_log;
 mod worker;
@@ -41,12 +47,13 @@ use clap::{CommandFactory, Parser};
 
 use crate::config::Settings;
 use crate::contract::server::WhoAmI;
-use args::{Cli, Command, ServerCommand, WorkerCommand};
+use args::{Cli, Command, WorkerCommand};
 pub use daemon::RunDaemon;
 use error::CliError;
 use exit_status::ExitStatus;
 pub use join::standalone;
 use next_step::NextStep;
+use server_args::ServerCommand;
 use server_choice::{OnDemand, Server, server};
 
 /// What every command knows.
@@ -105,8 +112,10 @@ fn dispatch(cli: Cli, run_daemon: RunDaemon, start_log: StartLog) -> Result<Exit
     }
     let context =
         Context { settings: Settings::load()?, server_flag: cli.global.server, json: cli.global.json };
-    if let Command::Server(ServerCommand::Start(args)) = &cli.command {
-        return daemon::start(&context, args, run_daemon);
+    match &cli.command {
+        Command::Server(ServerCommand::Start(args)) => return daemon::start(&context, args, run_daemon),
+        Command::Server(ServerCommand::Init(args)) => return server_init::run(&context, args),
+        _ => {}
     }
     // A worker has threads and runtimes of its own.
     let server = context.server_flag.as_deref();
@@ -146,9 +155,10 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Rm(args) => jobs::rm(context, args).await,
         Command::Worker { command } => worker::run(context, command.as_ref()).await,
         Command::Artifact(command) => artifact::run(context, command).await,
-        Command::Up(args) => daemon::up(context, args).await,
+        Command::Up(args) => up::run(context, args).await,
         Command::Down(args) => daemon::down(context, args).await,
-        Command::Doctor => doctor::run(context).await,
+        Command::Connect(args) => connect::run(context, args).await,
+        Command::Doctor(args) => doctor::run(context, args).await,
         Command::Whoami => whoami(context).await,
         // Handled before there was a runtime.
         Command::Join(_) | Command::Server(_) | Command::Completions { .. } => Ok(ExitStatus::USAGE),

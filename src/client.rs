@@ -9,6 +9,7 @@ pub mod endpoint;
 pub mod error;
 pub mod event_stream;
 pub mod http_channel;
+pub mod look;
 pub mod proxy;
 mod route;
 pub mod transfer;
@@ -34,6 +35,7 @@ use connection::{Connection, Exchange, Unsent};
 pub use connection_string::ConnectionString;
 pub use endpoint::Endpoint;
 pub use error::ClientError;
+pub use look::TlsLook;
 pub use proxy::Proxy;
 use route::Route;
 
@@ -247,6 +249,11 @@ impl Client {
         self.shared.route.endpoint()
     }
 
+    /// Whom it believes over TLS.
+    pub fn trust(&self) -> &Trust {
+        self.shared.route.trusted()
+    }
+
     /// The server's version, as its first answer told it.
     pub fn server_version(&self) -> Option<&str> {
         self.shared.server_version.get().map(String::as_str)
@@ -452,7 +459,7 @@ impl Retry {
             ClientError::Refused(problem) if problem.code == ErrorCode::NotReady => self.was_cut = true,
             // Somebody else sends the same artifact, or too much is waiting.
             ClientError::Refused(problem) if problem.code == ErrorCode::Overloaded => {}
-            ClientError::Unreachable { .. } | ClientError::Silent { .. } if self.was_cut => {}
+            failed if failed.is_connection() && self.was_cut => {}
             _ => return false,
         }
         if Instant::now() + self.pause > self.deadline {

@@ -1,7 +1,9 @@
 //! Settings: flags, then `GPULAYER_*`, then `$GPULAYER_HOME/config.toml`, then defaults. Read once at the start of
 //! the process and passed on; nothing else reads the environment for settings. `docs/CONFIG.md` is printed from here.
 
+pub mod connections;
 mod error;
+pub mod host;
 pub mod places;
 pub mod readiness;
 pub mod secrets;
@@ -10,6 +12,7 @@ mod table;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::contract::pin::Pin;
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
@@ -18,7 +21,7 @@ pub use error::ConfigError;
 pub use places::Places;
 pub use readiness::Readiness;
 pub use secrets::SecretSource;
-pub use table::{SETTINGS, Setting, markdown};
+pub use table::{SETTINGS, Setting, is_host, markdown};
 
 /// Everything the daemon and the command line can be told from outside.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,8 +36,16 @@ pub struct Settings {
     pub join_token: Option<String>,
     /// A file with it; `-` = standard input.
     pub join_token_file: Option<PathBuf>,
-    /// Port of `gpulayer up` and `server start` on loopback.
+    /// The keys that server may have.
+    pub pins: Vec<Pin>,
+    /// The certificate authorities to ask about it instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Port of `gpulayer up` and `server start`.
     pub port: u16,
+    /// Where others are told to reach this machine's server; a name or an address.
+    pub advertise_address: Option<String>,
+    /// Further names of this machine's server.
+    pub server_names: Vec<String>,
     /// Below this much free disk under the state folder, submissions are refused (bytes).
     pub min_free_bytes: u64,
     /// How much of its disk the daemon's own worker leaves free.
@@ -70,6 +81,8 @@ pub struct DaemonOptions {
     pub on_demand: bool,
     /// Where to listen on TCP; `None` = not at all. Port 0 = any free one.
     pub tcp: Option<SocketAddr>,
+    /// What to show there; `None` = plain HTTP.
+    pub certificate: Option<ServerCertificate>,
     /// The Unix socket.
     pub unix_socket: PathBuf,
     /// Whoever waits for this daemon to answer; `None` in the foreground.
@@ -78,6 +91,20 @@ pub struct DaemonOptions {
     pub with_worker: bool,
     /// Whether to write `client-token` and `join-token` under the home folder (`up`, `server start`).
     pub write_tokens: bool,
+}
+
+/// Which certificate a server shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerCertificate {
+    /// One it makes itself, under the key in `$GPULAYER_HOME/tls`.
+    SelfSigned,
+    /// One that was given.
+    Given {
+        /// PEM: the server's own first.
+        certificate: PathBuf,
+        /// PEM.
+        key: PathBuf,
+    },
 }
 
 impl Settings {
@@ -129,6 +156,21 @@ mod tests {
         assert_eq!((filed.port, filed.lease_ttl_s), (9000, Seconds::from_millis(1500)));
         let both = load(home.path(), &[("GPULAYER_PORT", "9001")]).unwrap();
         assert_eq!((both.port, both.lease_ttl_s), (9001, Seconds::from_millis(1500)));
+    }
+
+    #[test]
+    fn names_and_pins_are_lists_in_the_file_and_in_one_line_in_a_variable() {
+        let home = tempfile::tempdir().unwrap();
+        let pin = |byte| Pin::from_bytes([byte; 32]);
+        let text = format!("pin = \"{}\"\nserver_names = [\"a.example\", \"b\"]\n", pin(1));
+        std::fs::write(home.path().join("config.toml"), text).unwrap();
+        let filed = load(home.path(), &[]).unwrap();
+        assert_eq!((filed.pins, filed.server_names), (vec![pin(1)], vec!["a.example".into(), "b".into()]));
+        let two = format!("{}, {}", pin(2), pin(3));
+        let given = load(home.path(), &[("GPULAYER_PIN", &two), ("GPULAYER_SERVER_NAMES", "c d")]).unwrap();
+        assert_eq!((given.pins, given.server_names), (vec![pin(2), pin(3)], vec!["c".into(), "d".into()]));
+        let bad = load(home.path(), &[("GPULAYER_PIN", "sha256:ab")]).unwrap_err().to_string();
+        assert!(bad.contains("GPULAYER_PIN") && bad.contains("sha256:"), "{bad}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Start-up after a crash and after a clean stop is the same path: what the store remembers is what there is.
 
 mod error;
+mod front;
 mod house;
 mod housekeeping;
 mod ports;
@@ -19,6 +20,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 pub use self::error::DaemonError;
+use self::front::Front;
 use self::house::House;
 use self::stop::{StopCause, wait_for_stop};
 use crate::actors;
@@ -48,6 +50,8 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     let settings = &options.settings;
     let open_files = process::raise_open_files();
     settings.places.make()?;
+    // Everything that may be refused outside comes before anything starts.
+    let front = Front::open(&options)?;
     let store = Store::open(&settings.places.state)?;
     let limits = artifacts::Limits { max_artifact_bytes: settings.max_artifact_bytes };
     let artifacts = ArtifactStore::open(&settings.places.state.join("artifacts"), limits)?;
@@ -71,15 +75,21 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
             let _ = stop_sender.send(request);
         }),
         on_demand: options.on_demand,
+        names: front.names.clone(),
+        listening: front.listening(settings),
     })?;
     let serving = http::serve(
         http::ServeOptions {
             unix_socket: Some(options.unix_socket.clone()),
-            tcp: options.tcp,
+            tcp: front.tcp,
+            tls: front.tls.clone(),
             threads: settings.http_threads,
         },
         Arc::new(state),
     )?;
+    if let Some(tls) = front.tls {
+        front::keep_renewed(tls, settings.clone());
+    }
     storage_watch::start(store.ballast(), settings.min_free_bytes, house.desk.clone().recipient());
     housekeeping::start(artifacts.clone(), store.reader(), logs.clone());
     info!(

@@ -34,7 +34,7 @@ pub use metrics::Metrics;
 pub use newcomers::NewcomerLimits;
 pub use openapi::printed as openapi_document;
 use refusal::Refusal;
-pub use server::{ServeError, ServeOptions, Serving, serve};
+pub use server::{ServeError, ServeOptions, Serving, listen, serve};
 pub use state::{EdgeState, KeptWorkspaces, Measured, Ports, TaskOwners};
 
 /// Runs what blocks (disk, a long computation) off the HTTP threads.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
+use super::server_args::{ConnectArgs, DoctorArgs, DownArgs, ServerCommand, UpArgs};
 use super::spec_args::SpecArgs;
 use super::worker_args::{JoinArgs, StopWorkerArgs, WorkerArgs};
 use crate::contract::job::JobState;
@@ -23,7 +24,8 @@ pub(super) struct Cli {
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Global {
-    /// Server to speak with: http://HOST[:PORT] or unix:/PATH [default: the own daemon, started on demand]
+    /// Server to speak with: https://HOST[:PORT], unix:/PATH, or the name of a saved one (`gpulayer connect`);
+    /// `local` = the own daemon [default: the saved one in use, else the own daemon, started on demand]
     #[arg(long, alias = "url", global = true, value_name = "NAME|URL", help_heading = "Global options")]
     pub(super) server: Option<String>,
     /// Print JSON; streams as one object a line
@@ -69,17 +71,19 @@ pub(super) enum Command {
     /// Store and bring back files by their digest
     #[command(subcommand)]
     Artifact(ArtifactCommand),
-    /// Start the daemon in the background, with a port on loopback
+    /// Start the daemon in the background and let other machines reach it
     Up(UpArgs),
     /// Stop the daemon
     Down(DownArgs),
     /// Run the daemon
     #[command(subcommand)]
     Server(ServerCommand),
+    /// Save a server on another machine and use it from now on
+    Connect(ConnectArgs),
     /// Show the credential in use
     Whoami,
-    /// Check this installation
-    Doctor,
+    /// Check this installation; with --server, the way to that server
+    Doctor(DoctorArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -137,11 +141,6 @@ fn label(text: &str) -> Result<String, &'static str> {
 /// A count. What the standard library says of a bad one (`invalid digit found in string`) helps nobody.
 pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse().map_err(|_| "expected a whole number, 0 or more, such as 20")
-}
-
-/// A TCP port.
-fn port(text: &str) -> Result<u16, &'static str> {
-    text.parse().map_err(|_| "expected a port, from 0 to 65535")
 }
 
 /// A number that may be below zero.
@@ -302,58 +301,4 @@ pub(super) enum ArtifactCommand {
         #[arg(long)]
         force: bool,
     },
-}
-
-/// `gpulayer up`.
-#[derive(Debug, Args)]
-pub(super) struct UpArgs {
-    /// Port on loopback; 0 = any free one [default: 8470]
-    #[arg(long, value_parser = port, value_name = "PORT")]
-    pub(super) port: Option<u16>,
-    /// Only the control plane: run no jobs on this machine
-    #[arg(long)]
-    pub(super) no_worker: bool,
-}
-
-/// `gpulayer down`.
-#[derive(Debug, Args)]
-pub(super) struct DownArgs {
-    /// Leave running tasks to the next daemon
-    #[arg(long)]
-    pub(super) keep: bool,
-    /// Do not ask: on a terminal, `down` asks before it ends jobs that run
-    #[arg(long, short = 'y')]
-    pub(super) yes: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum ServerCommand {
-    /// Run the daemon in the foreground
-    Start(ServerStartArgs),
-}
-
-/// `gpulayer server start`.
-#[derive(Debug, Args)]
-pub(super) struct ServerStartArgs {
-    /// Port on loopback; 0 = any free one [default: 8470]
-    #[arg(long, value_parser = port, value_name = "PORT", conflicts_with = "no_tcp")]
-    pub(super) port: Option<u16>,
-    /// Address to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", conflicts_with = "no_tcp")]
-    pub(super) host: std::net::IpAddr,
-    /// Only the Unix socket
-    #[arg(long)]
-    pub(super) no_tcp: bool,
-    /// The Unix socket [default: $GPULAYER_STATE/gpulayer.sock]
-    #[arg(long, value_name = "PATH")]
-    pub(super) socket: Option<PathBuf>,
-    /// Only the control plane: run no jobs on this machine
-    #[arg(long)]
-    pub(super) no_worker: bool,
-    /// Started by a command that found no daemon: leaves when idle
-    #[arg(long, hide = true)]
-    pub(super) on_demand: bool,
-    /// Standard input is a pipe to whoever waits for the daemon to answer
-    #[arg(long, hide = true)]
-    pub(super) tell_ready: bool,
 }

@@ -1,20 +1,21 @@
-//! `up`, `down` and `server start`: the daemon's life as seen from the command line.
+//! `down` and `server start`: the daemon's life as seen from the command line.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::Context;
-use super::args::{DownArgs, ServerStartArgs, UpArgs};
 use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::hand_over::stop;
 use super::job_choice::all;
 use super::on_demand::OwnDaemon;
-use super::screen::{print, print_json, say};
+use super::screen::say;
+use super::server_args::{DownArgs, ServerStartArgs};
 use super::server_choice::own_daemon;
 use super::shown::tail;
-use crate::config::{DaemonOptions, Readiness};
-use crate::contract::server::{ServerStatus, StopRequest};
+use super::standing;
+use crate::config::{DaemonOptions, Readiness, ServerCertificate};
+use crate::contract::server::StopRequest;
 use crate::process::detached;
 
 /// How the daemon is run: given by the binary, because the daemon stands above the command line.
@@ -29,19 +30,20 @@ pub(super) fn start(
     if args.tell_ready {
         detached::detach().map_err(|source| CliError::Runtime { source })?;
     }
-    let settings = context.settings.clone();
+    let mut settings = context.settings.clone();
     settings.places.make()?;
     let port = args.port.unwrap_or(settings.port);
-    if !args.host.is_loopback() {
-        return Err(CliError::Flag {
-            flag: "--host",
-            given: args.host.to_string(),
-            expected: "a loopback address (encrypted connections come later)",
-        });
+    let certificate = certificate(args);
+    if !args.host.is_loopback() && certificate.is_none() && !args.allow_insecure_remote && !args.no_tcp {
+        return Err(CliError::PlainAbroad { host: args.host });
+    }
+    if let Some(address) = &args.advertise_address {
+        settings.advertise_address = Some(address.clone());
     }
     let options = DaemonOptions {
         on_demand: args.on_demand,
         tcp: (!args.no_tcp).then(|| SocketAddr::new(args.host, port)),
+        certificate,
         unix_socket: args.socket.clone().unwrap_or_else(|| settings.places.socket()),
         readiness: args.tell_ready.then(Readiness::on_stdin),
         with_worker: !args.no_worker,
@@ -52,42 +54,13 @@ pub(super) fn start(
     Ok(ExitStatus::SUCCESS)
 }
 
-/// `gpulayer up`: the same in the background, in the place of a daemon that was started on demand.
-pub(super) async fn up(context: &Context, args: &UpArgs) -> Result<ExitStatus, CliError> {
-    let places = &context.settings.places;
-    let socket = places.socket();
-    let client = own_daemon(&context.settings);
-    let port = args.port.unwrap_or(context.settings.port);
-    let tcp = {
-        let daemon = OwnDaemon::new(places.clone());
-        let _lock = daemon.lock()?;
-        if daemon.is_there()? {
-            stop(&daemon, &client, StopRequest { cancel_running: false, hand_over: true }).await?;
+fn certificate(args: &ServerStartArgs) -> Option<ServerCertificate> {
+    match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(ServerCertificate::Given { certificate: certificate.clone(), key: key.clone() })
         }
-        let port = port.to_string();
-        let mut arguments = vec!["--port", port.as_str()];
-        if args.no_worker {
-            arguments.push("--no-worker");
-        }
-        daemon.spawn(&arguments)?
-    };
-    let status: ServerStatus = client.get("/v1/server").await?;
-    if context.json {
-        print_json(&status)?;
-        return Ok(ExitStatus::SUCCESS);
+        _ => args.self_signed.then_some(ServerCertificate::SelfSigned),
     }
-    let url = tcp.unwrap_or(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port));
-    print(&format!(
-        "GPUlayer {} is up (process {}), on http://{url} and unix:{}\n\n\
-         here:        gpulayer run -- python train.py\n\
-         by token:    GPULAYER_URL=http://{url} GPULAYER_TOKEN=$(cat {}) gpulayer ps\n\
-         stop it:     gpulayer down",
-        status.version,
-        status.pid,
-        socket.display(),
-        places.client_token().display(),
-    ))?;
-    Ok(ExitStatus::SUCCESS)
 }
 
 /// `gpulayer down`.
@@ -97,6 +70,8 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
     let daemon = OwnDaemon::new(context.settings.places.clone());
     let not_stopped = |source| CliError::NotStopped { source };
     let _lock = daemon.lock().map_err(not_stopped)?;
+    // First: whatever becomes of this stop, nobody wants the daemon back.
+    standing::forget(&context.settings.places.state)?;
     if !daemon.is_there().map_err(not_stopped)? {
         say("no daemon is running");
         return Ok(ExitStatus::SUCCESS);

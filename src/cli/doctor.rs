@@ -7,8 +7,10 @@ use super::Context;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::on_demand::{OwnDaemon, process};
+use super::reach;
 use super::screen::{print_json, table};
-use super::server_choice::OnDemand;
+use super::server_args::DoctorArgs;
+use super::server_choice::{LOCAL, OnDemand};
 use super::shown::{moment, size};
 use crate::client::ClientError;
 use crate::config::places::{file_system_magic, on_network_file_system};
@@ -19,27 +21,30 @@ use crate::contract::server::ServerStatus;
 const CLOCK_MICROS: i64 = 5_000_000;
 
 /// One thing that was looked at.
-#[derive(serde::Serialize)]
-struct Check {
-    what: &'static str,
-    verdict: Verdict,
-    found: String,
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Check {
+    pub(super) what: &'static str,
+    pub(super) verdict: Verdict,
+    pub(super) found: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+pub(super) enum Verdict {
     Ok,
     Note,
     Bad,
 }
 
-fn check(what: &'static str, verdict: Verdict, found: impl Into<String>) -> Check {
+pub(super) fn check(what: &'static str, verdict: Verdict, found: impl Into<String>) -> Check {
     Check { what, verdict, found: found.into() }
 }
 
-/// `gpulayer doctor`.
-pub(super) async fn run(context: &Context) -> Result<ExitStatus, CliError> {
+/// `gpulayer doctor`; with `--server` it looks at the way there instead.
+pub(super) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitStatus, CliError> {
+    if let Some(server) = context.server_flag.as_deref().filter(|server| *server != LOCAL) {
+        return report(context, reach::checks(context, server, args.hold).await?);
+    }
     let settings = &context.settings;
     let mut checks = vec![
         check("version", Verdict::Ok, env!("CARGO_PKG_VERSION")),
@@ -48,9 +53,12 @@ pub(super) async fn run(context: &Context) -> Result<ExitStatus, CliError> {
         file_system(&settings.places.state),
         free_disk(&settings.places.state, settings.min_free_bytes),
     ];
-    for (what, path) in
-        [("client token", settings.places.client_token()), ("join token", settings.places.join_token())]
-    {
+    for (what, path) in [
+        ("client token", settings.places.client_token()),
+        ("join token", settings.places.join_token()),
+        ("saved servers", settings.places.connections()),
+        ("server's key", settings.places.tls().join("key.pem")),
+    ] {
         if path.exists() {
             checks.push(private(what, &path, 0o177));
         }
@@ -91,6 +99,11 @@ pub(super) async fn run(context: &Context) -> Result<ExitStatus, CliError> {
             CliError::from(error).rendered(&context.next()).trim().replace('\n', ";"),
         )),
     }
+    report(context, checks)
+}
+
+/// Shows what was found; any fault fails the command.
+fn report(context: &Context, checks: Vec<Check>) -> Result<ExitStatus, CliError> {
     let failed = checks.iter().filter(|check| check.verdict == Verdict::Bad).count();
     if context.json {
         print_json(&checks)?;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use base64::Engine;
 use serde_json::{Map, Value};
 
 use super::carry::Baggage;
@@ -11,8 +12,9 @@ use super::next_step::NextStep;
 use super::screen;
 use super::server_choice::Server;
 use super::shown::quoted;
-use crate::client::Endpoint;
+use crate::client::{Endpoint, Trust};
 use crate::contract::artifact::Digest;
+use crate::contract::pin::Pin;
 
 /// Prints all three, or with `--json` the spec alone.
 pub(super) fn print(
@@ -26,7 +28,7 @@ pub(super) fn print(
         return screen::print_json(spec);
     }
     let before = steps_before(baggage.contents(), server.own, next);
-    screen::print(text(spec, server.client.endpoint(), &before).trim_end())
+    screen::print(text(spec, server.client.endpoint(), server.client.trust(), &before).trim_end())
 }
 
 /// What has to be done before the job can be submitted by hand.
@@ -53,43 +55,11 @@ fn steps_before<'a>(
     steps
 }
 
-fn text(spec: &Map<String, Value>, endpoint: &Endpoint, before: &str) -> String {
+fn text(spec: &Map<String, Value>, endpoint: &Endpoint, trust: &Trust, before: &str) -> String {
     let pretty = format!("{:#}", Value::Object(spec.clone()));
     let compact = Value::Object(spec.clone()).to_string();
     let body = compact.replace('\'', r"'\''");
-    let (curl, connection) = match endpoint {
-        Endpoint::Unix(path) => {
-            let path = path.display();
-            (
-                format!("curl --unix-socket '{path}' http://localhost/v1/jobs"),
-                format!(
-                    "connection = http.client.HTTPConnection(\"localhost\")\n\
-                     connection.sock = socket.socket(socket.AF_UNIX)\n\
-                     connection.sock.connect(\"{path}\")\n\
-                     headers = {{\"Content-Type\": \"application/json\"}}"
-                ),
-            )
-        }
-        Endpoint::Https { host, port } => (
-            format!("curl {endpoint}/v1/jobs -H \"Authorization: Bearer $GPULAYER_TOKEN\""),
-            format!(
-                "connection = http.client.HTTPSConnection(\"{host}\", {port})\n\
-                 headers = {{\"Content-Type\": \"application/json\", \"Authorization\": f\"Bearer {{os.environ['GPULAYER_TOKEN']}}\"}}"
-            ),
-        ),
-        Endpoint::Tcp { host, port } => (
-            format!("curl {endpoint}/v1/jobs -H \"Authorization: Bearer $GPULAYER_TOKEN\""),
-            format!(
-                "connection = http.client.HTTPConnection(\"{host}\", {port})\n\
-                 headers = {{\"Content-Type\": \"application/json\", \"Authorization\": f\"Bearer {{os.environ['GPULAYER_TOKEN']}}\"}}"
-            ),
-        ),
-    };
-    let imports = if matches!(endpoint, Endpoint::Unix(_)) {
-        "http.client, json, socket, sys"
-    } else {
-        "http.client, json, os, sys"
-    };
+    let Way { curl, imports, connection } = way(endpoint, trust);
     let python_spec = serde_json::to_string(&compact).unwrap_or_default();
     format!(
         "# JobSpec\n{pretty}\n\n{before}\
@@ -103,6 +73,78 @@ fn text(spec: &Map<String, Value>, endpoint: &Endpoint, before: &str) -> String 
     )
 }
 
+/// How curl and Python get to a server.
+struct Way {
+    curl: String,
+    imports: &'static str,
+    connection: String,
+}
+
+fn way(endpoint: &Endpoint, trust: &Trust) -> Way {
+    let (host, port) = match endpoint {
+        Endpoint::Unix(path) => {
+            let path = path.display();
+            return Way {
+                curl: format!("curl --unix-socket '{path}' http://localhost/v1/jobs"),
+                imports: "http.client, json, socket, sys",
+                connection: format!(
+                    "connection = http.client.HTTPConnection(\"localhost\")\n\
+                     connection.sock = socket.socket(socket.AF_UNIX)\n\
+                     connection.sock.connect(\"{path}\")\n\
+                     headers = {{\"Content-Type\": \"application/json\"}}"
+                ),
+            };
+        }
+        Endpoint::Tcp { host, port } | Endpoint::Https { host, port } => (host, port),
+    };
+    let headers = "headers = {\"Content-Type\": \"application/json\", \
+                   \"Authorization\": f\"Bearer {os.environ['GPULAYER_TOKEN']}\"}";
+    let (flags, context) = match endpoint {
+        Endpoint::Https { .. } => trusting(trust),
+        _ => (String::new(), None),
+    };
+    let connection = match (endpoint, context) {
+        (Endpoint::Https { .. }, Some(context)) => format!(
+            "context = ssl.create_default_context(cafile={context}\n\
+             connection = http.client.HTTPSConnection(\"{host}\", {port}, context=context)\n{headers}"
+        ),
+        (Endpoint::Https { .. }, None) => {
+            format!("connection = http.client.HTTPSConnection(\"{host}\", {port})\n{headers}")
+        }
+        _ => format!("connection = http.client.HTTPConnection(\"{host}\", {port})\n{headers}"),
+    };
+    Way {
+        curl: format!("curl {flags}{endpoint}/v1/jobs -H \"Authorization: Bearer $GPULAYER_TOKEN\""),
+        imports: if connection.starts_with("context") {
+            "http.client, json, os, ssl, sys"
+        } else {
+            "http.client, json, os, sys"
+        },
+        connection,
+    }
+}
+
+/// Flags of curl, and what Python's `cafile=` says. Python has no pins: it is given the certificate itself.
+fn trusting(trust: &Trust) -> (String, Option<String>) {
+    if !trust.pins.is_empty() {
+        let pins: Vec<_> = trust.pins.iter().map(curl_pin).collect();
+        let context = "\"cert.pem\")  # the server's $GPULAYER_HOME/tls/cert.pem, brought over";
+        return (format!("-k --pinnedpubkey '{}' ", pins.join(";")), Some(context.to_owned()));
+    }
+    match &trust.ca_file {
+        Some(file) => {
+            let file = file.to_string_lossy();
+            (format!("--cacert {} ", quoted(&file)), Some(format!("{file:?})")))
+        }
+        None => (String::new(), None),
+    }
+}
+
+/// A pin as curl writes it.
+pub(super) fn curl_pin(pin: &Pin) -> String {
+    format!("sha256//{}", base64::engine::general_purpose::STANDARD.encode(pin.bytes()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,7 +155,7 @@ mod tests {
         let Value::Object(spec) = spec else { unreachable!() };
         let digest = Digest::from_bytes([0; 32]);
         let before = steps_before([(Path::new("/my src"), digest)].into_iter(), true, &NextStep::default());
-        insta::assert_snapshot!(text(&spec, &Endpoint::parse("unix:/run/g.sock").unwrap(), &before), @r###"
+        insta::assert_snapshot!(text(&spec, &Endpoint::parse("unix:/run/g.sock").unwrap(), &Trust::default(), &before), @r###"
         # JobSpec
         {
           "workload": {
@@ -150,5 +192,19 @@ mod tests {
             sys.exit(json.dumps(job, indent=2))
         print(job["id"])
         "###);
+    }
+
+    #[test]
+    fn a_server_elsewhere_is_trusted_as_the_command_does() {
+        let endpoint = Endpoint::parse("https://box").unwrap();
+        let pinned = way(&endpoint, &Trust::pinned(Pin::from_bytes([0xab; 32])));
+        assert!(pinned.curl.starts_with("curl -k --pinnedpubkey 'sha256//q6urq"), "{}", pinned.curl);
+        assert!(pinned.connection.contains("cafile=\"cert.pem\")") && pinned.imports.contains("ssl"));
+        let ca = Trust { pins: Vec::new(), ca_file: Some("/a b.pem".into()) };
+        let named = way(&endpoint, &ca);
+        assert!(named.curl.contains("--cacert '/a b.pem' https://box:8470/v1/jobs"), "{}", named.curl);
+        assert!(named.connection.contains("cafile=\"/a b.pem\")"), "{}", named.connection);
+        let system = way(&endpoint, &Trust::default());
+        assert!(system.connection.starts_with("connection = http.client.HTTPSConnection(\"box\", 8470)"));
     }
 }

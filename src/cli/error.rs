@@ -3,17 +3,20 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::exit_status::ExitStatus;
 use super::join::error::JoinError;
 use super::next_step::NextStep;
 use crate::artifacts::bundle::BundleError;
-use crate::client::ClientError;
+use crate::client::{ClientError, Endpoint};
 use crate::config::ConfigError;
 use crate::contract::error_code::ErrorCode;
+use crate::contract::pin::Pin;
 use crate::contract::problem::Fault;
 use crate::domain::spec::human::QuantityError;
+use crate::tls::{Distrust, TlsFault};
 
 /// A command that did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -73,13 +76,36 @@ pub enum CliError {
     /// `--here` on a server that is not the own daemon.
     #[error("--here runs in this folder itself, which only the own daemon on this machine can do")]
     HereElsewhere,
-    /// A server by name.
-    #[error(
-        "--server {name}: saved connections are not built yet; give a URL such as http://127.0.0.1:8470 or unix:/PATH"
-    )]
-    SavedConnection {
+    /// A server by a name that was not saved.
+    #[error("no server is saved as `{name}`{}", if known.is_empty() { String::new() } else { format!("; there {} {}", if known.len() == 1 { "is" } else { "are" }, known.join(", ")) })]
+    NoSuchServer {
         /// As given.
         name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// A token of another kind.
+    #[error("that is a join token (glj_…), which only lets workers join: a client token (glc_…) is needed")]
+    JoinToken,
+    /// Nothing to say who is calling.
+    #[error("no token was given for {server}")]
+    NoToken {
+        /// The server.
+        server: Endpoint,
+    },
+    /// The name belongs to another server.
+    #[error("`{name}` is saved already, for {url}")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Its server.
+        url: String,
+    },
+    /// Plain HTTP where others can listen.
+    #[error("--host {host}: without TLS every token and every job would cross the network in the open")]
+    PlainAbroad {
+        /// As given.
+        host: IpAddr,
     },
     /// A spec file that cannot be read as one.
     #[error("{path} cannot be read as {format}", path = .path.display())]
@@ -237,6 +263,18 @@ pub enum CliError {
         /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
+    /// A file that is there, and holds what cannot be made again.
+    #[error("{path} is there already, and is not overwritten", path = .path.display())]
+    NotOverwritten {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A token could not be made.
+    #[error("cannot make a token")]
+    Random {
+        /// Why.
+        source: crate::credentials::RandomError,
+    },
     /// The runtime could not be made.
     #[error("cannot set up this process")]
     Runtime {
@@ -276,7 +314,12 @@ impl CliError {
             | CliError::NothingToRun
             | CliError::TwoCommands
             | CliError::HereElsewhere
-            | CliError::SavedConnection { .. }
+            | CliError::Client(ClientError::ConnectionString(_))
+            | CliError::NoSuchServer { .. }
+            | CliError::JoinToken
+            | CliError::NoToken { .. }
+            | CliError::NameTaken { .. }
+            | CliError::PlainAbroad { .. }
             | CliError::NoJobNamed => ExitStatus::USAGE,
             CliError::Join(error) if error.is_usage() => ExitStatus::USAGE,
             CliError::StillStopping { .. } => ExitStatus::GIVEN_UP,
@@ -288,6 +331,25 @@ impl CliError {
     fn hint(&self, next: &NextStep) -> Option<String> {
         match self {
             CliError::Join(error) => error.hint().map(str::to_owned),
+            CliError::Client(ClientError::Tls { endpoint, source }) => tls_hint(endpoint, source),
+            CliError::Client(ClientError::Proxy { .. }) => Some(
+                "the proxy is from HTTPS_PROXY, HTTP_PROXY or ALL_PROXY; NO_PROXY names servers that are reached without it"
+                    .to_owned(),
+            ),
+            CliError::NoSuchServer { .. } => Some(
+                "`gpulayer connect` saves servers; a URL begins with https://, http:// or unix:".to_owned(),
+            ),
+            CliError::JoinToken => Some("`gpulayer up` writes it to ~/.gpulayer/client-token on the server's machine".to_owned()),
+            CliError::NoToken { .. } => Some(
+                "give --token-file, GPULAYER_TOKEN, or a connection string on standard input; `gpulayer up` writes a token to ~/.gpulayer/client-token on the server's machine"
+                    .to_owned(),
+            ),
+            CliError::NameTaken { .. } => Some("choose another with --name, or `gpulayer connect --remove` it first".to_owned()),
+            CliError::PlainAbroad { .. } => Some(
+                "give --self-signed (clients and workers pin the key it makes), --tls-cert and --tls-key (a certificate of yours), \
+                 or --allow-insecure-remote (something in front does TLS, or everybody on the way may read along)"
+                    .to_owned(),
+            ),
             CliError::Client(ClientError::Unreachable { .. }) => Some(
                 "check that the server runs there; a configured server that does not answer is never replaced by another"
                     .to_owned(),
@@ -306,6 +368,9 @@ impl CliError {
                 _ => None,
             },
             CliError::OutputThere { .. } => Some("overwrite with --force".to_owned()),
+            CliError::NotOverwritten { path } if path.ends_with("server-credentials.json") => {
+                Some("this server has its first tokens; `gpulayer token create` makes more".to_owned())
+            }
             CliError::InTheWay { .. } => Some("fetch into another folder with --to, or overwrite with --force".to_owned()),
             CliError::NothingToFetch { job, ended: false, .. } => {
                 Some(format!("`{}` first", next.command(&format!("wait {job}"))))
@@ -366,10 +431,44 @@ impl CliError {
     }
 }
 
+/// What to do about a server that is not trusted.
+fn tls_hint(endpoint: &Endpoint, fault: &TlsFault) -> Option<String> {
+    let authority = endpoint.authority();
+    let compare = |seen: &Pin| format!("its key is {seen}");
+    Some(match fault {
+        TlsFault::Distrust(Distrust::WrongKey { .. }) => {
+            "somebody may be in between. If the server really has a new key, `gpulayer up` on its machine prints it: compare, then connect or join again with that --pin"
+                .to_owned()
+        }
+        TlsFault::Distrust(Distrust::UnknownIssuer { seen, .. }) => format!(
+            "{}. If `gpulayer up` on the server's machine prints the same, give it: --pin {seen} (or GPULAYER_PIN); with a certificate authority of your own: --ca-file",
+            compare(seen)
+        ),
+        TlsFault::Distrust(Distrust::Expired { seen, .. }) => format!(
+            "renew the certificate on the server, or check this machine's clock. {}: with that --pin the time does not count",
+            compare(seen)
+        ),
+        TlsFault::Distrust(Distrust::NotYetValid { .. }) => "check this machine's clock, and the server's".to_owned(),
+        TlsFault::Distrust(Distrust::WrongName { seen, .. }) => format!(
+            "use a name that the certificate is for, or let the server's machine have this one (`server_names`). {}: with that --pin the name does not count",
+            compare(seen)
+        ),
+        TlsFault::PlainHttp => format!("give http://{authority}, or let the server speak TLS (`gpulayer up`, `server start --self-signed`)"),
+        TlsFault::HttpsOnly => format!("give https://{authority}"),
+        TlsFault::NoRoots => "install the system's certificates (Debian: ca-certificates), or give --pin or --ca-file".to_owned(),
+        TlsFault::Handshake { .. } => "something that is no GPUlayer server may listen there, or cut the connection (`gpulayer doctor --server` looks)".to_owned(),
+        TlsFault::Distrust(Distrust::Unusable { .. })
+        | TlsFault::Slow { .. }
+        | TlsFault::BadName { .. }
+        | TlsFault::CaFile { .. }
+        | TlsFault::CaFileEmpty { .. }
+        | TlsFault::Setup { .. } => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Endpoint;
     use crate::contract::problem::Problem;
 
     #[test]
@@ -417,6 +516,25 @@ mod tests {
         gpulayer: no answer from http://127.0.0.1:9
           because: Connection refused
           hint: check that the server runs there; a configured server that does not answer is never replaced by another
+        ");
+    }
+
+    #[test]
+    fn a_server_that_is_not_trusted_is_told_by_its_key_with_what_to_do() {
+        let told = |source| {
+            let endpoint = Endpoint::parse("https://box").unwrap();
+            CliError::from(ClientError::Tls { endpoint, source }).rendered(&NextStep::default())
+        };
+        let (seen, pinned) = (Pin::from_bytes([1; 32]), vec![Pin::from_bytes([2; 32])]);
+        insta::assert_snapshot!(told(Distrust::WrongKey { seen, pinned }.into()), @"
+        gpulayer: no safe connection to https://box:8470
+          because: the server's key is sha256:0101010101010101010101010101010101010101010101010101010101010101, and the pinned one is sha256:0202020202020202020202020202020202020202020202020202020202020202
+          hint: somebody may be in between. If the server really has a new key, `gpulayer up` on its machine prints it: compare, then connect or join again with that --pin
+        ");
+        insta::assert_snapshot!(told(TlsFault::PlainHttp), @"
+        gpulayer: no safe connection to https://box:8470
+          because: the server speaks plain HTTP on this port, and https was asked for
+          hint: give http://box:8470, or let the server speak TLS (`gpulayer up`, `server start --self-signed`)
         ");
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 
 use super::screen::say;
+use super::standing::Standing;
 use crate::client::Revive;
 use crate::config::readiness::{self, Announced};
 use crate::config::{ConfigError, Places};
@@ -220,9 +221,17 @@ impl OwnDaemon {
     }
 }
 
+/// The one that `up` started comes back as it was, for its workers elsewhere; without `up` one that leaves when idle.
 impl Revive for OwnDaemon {
     fn revive(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.start(&["--on-demand", "--no-tcp"])?)
+        match Standing::read(&self.places.state)? {
+            Some(standing) => {
+                let arguments = standing.arguments();
+                let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+                Ok(self.start(&arguments)?)
+            }
+            None => Ok(self.start(&["--on-demand", "--no-tcp"])?),
+        }
     }
 }
 

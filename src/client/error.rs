@@ -143,6 +143,10 @@ impl ClientError {
 
     /// Whether the server was not there, went away, or fell silent.
     pub fn is_connection(&self) -> bool {
-        matches!(self, ClientError::Unreachable { .. } | ClientError::Cut { .. } | ClientError::Silent { .. })
+        match self {
+            ClientError::Unreachable { .. } | ClientError::Cut { .. } | ClientError::Silent { .. } => true,
+            ClientError::Proxy { source, .. } => source.may_pass(),
+            _ => false,
+        }
     }
 }

@@ -53,6 +53,17 @@ pub enum ProxyError {
     },
 }
 
+impl ProxyError {
+    /// Whether it may be another way soon: the proxy is away, or cannot reach the server now.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            ProxyError::Unreachable { .. } | ProxyError::Broken { .. } => true,
+            ProxyError::Refused { status } => (500..600).contains(status),
+            ProxyError::Kind | ProxyError::Unauthorized => false,
+        }
+    }
+}
+
 /// The proxy that the environment of this process names for a server.
 pub(super) fn of_environment(endpoint: &Endpoint) -> Option<Proxy> {
     static MATCHER: OnceLock<Matcher> = OnceLock::new();

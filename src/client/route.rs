@@ -22,7 +22,7 @@ use crate::tls::{self, TlsClient, TlsFault, Trust};
 /// The system itself would try for minutes.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// For a handshake, once connected.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// For a second look at a server that did not answer as it should.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -55,6 +55,14 @@ impl Route {
 
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    pub(super) fn trusted(&self) -> &Trust {
+        &self.trust
+    }
+
+    pub(super) fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_ref()
     }
 
     pub(super) fn trust(&mut self, trust: Trust) {
@@ -123,7 +131,7 @@ impl Route {
     }
 
     /// Bytes to the server and back, however many proxies are in between.
-    async fn reach(&self) -> Result<Box<dyn Stream>, ClientError> {
+    pub(super) async fn reach(&self) -> Result<Box<dyn Stream>, ClientError> {
         let Some((host, port)) = self.endpoint.host_and_port() else {
             return Err(self.unreachable(io::ErrorKind::Unsupported.into()));
         };
@@ -153,7 +161,7 @@ impl Route {
         ClientError::Unreachable { endpoint: self.endpoint.clone(), source }
     }
 
-    fn unsafe_line(&self, source: TlsFault) -> ClientError {
+    pub(super) fn unsafe_line(&self, source: TlsFault) -> ClientError {
         ClientError::Tls { endpoint: self.endpoint.clone(), source }
     }
 
@@ -162,7 +170,7 @@ impl Route {
     }
 
     /// A cut while greeting is the network's; anything else is told for what it is.
-    async fn failed_handshake(&self, error: io::Error) -> ClientError {
+    pub(super) async fn failed_handshake(&self, error: io::Error) -> ClientError {
         match TlsFault::of_handshake(error) {
             TlsFault::Handshake { source } => {
                 if self.answers_in_the_open().await {

@@ -55,6 +55,14 @@ pub enum ConfigError {
         /// What the system said.
         source: io::Error,
     },
+    /// A file of ours cannot be written.
+    #[error("cannot write {path}", path = .path.display())]
+    Unwritable {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The configuration file is not TOML. The line itself is not shown: it may hold a secret.
     #[error("{path}, line {line}: {why}", path = .path.display())]
     NotToml {

@@ -82,6 +82,16 @@ impl Places {
         self.home.join("server-credentials.json")
     }
 
+    /// Saved servers.
+    pub fn connections(&self) -> PathBuf {
+        self.home.join("connections.toml")
+    }
+
+    /// Key and certificate of this machine's server.
+    pub fn tls(&self) -> PathBuf {
+        self.home.join("tls")
+    }
+
     /// The join token `up` writes.
     pub fn join_token(&self) -> PathBuf {
         self.home.join("join-token")

@@ -7,6 +7,7 @@ use std::path::Path;
 use toml::Value;
 
 use super::{ConfigError, Places, Settings, secrets};
+use crate::contract::pin::Pin;
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
@@ -22,6 +23,8 @@ enum Kind {
     Seconds,
     Cpus,
     Switch,
+    Names,
+    Pins,
 }
 
 impl Kind {
@@ -34,6 +37,8 @@ impl Kind {
             Kind::Seconds => "a number of seconds above 0",
             Kind::Cpus => "a number of CPUs above 0 with up to 3 decimals",
             Kind::Switch => "`true` or `false`",
+            Kind::Names => "host names or addresses, with commas between",
+            Kind::Pins => "pins, each `sha256:` and 64 hex digits, with commas between",
         }
     }
 }
@@ -62,11 +67,15 @@ macro_rules! settings {
 }
 
 settings! {
-    "url" "GPULAYER_URL" "" Text "The server to speak with instead of the own daemon: `http://HOST[:PORT]` or `unix:/PATH`.";
+    "url" "GPULAYER_URL" "" Text "The server to speak with instead of the own daemon: `https://HOST[:PORT]`, `http://HOST[:PORT]`, `unix:/PATH`, or a connection string `gpulayer://…`.";
     "token" "GPULAYER_TOKEN" "" Text "The token for that server.";
     "join_token" "GPULAYER_JOIN_TOKEN" "" Text "The join token with which a worker elsewhere first joins; better in a file.";
     "join_token_file" "GPULAYER_JOIN_TOKEN_FILE" "" Text "A file that holds it.";
-    "port" "GPULAYER_PORT" "8470" Port "Port of `gpulayer up` and `gpulayer server start` on loopback; 0 = any free one.";
+    "pin" "GPULAYER_PIN" "" Pins "The key that server must have, or one of several; its certificate counts for nothing else then.";
+    "ca_file" "GPULAYER_CA_FILE" "" Text "PEM file with the certificate authorities to believe about that server, instead of the system's.";
+    "port" "GPULAYER_PORT" "8470" Port "Port of `gpulayer up` and `gpulayer server start`; 0 = any free one.";
+    "advertise_address" "GPULAYER_ADVERTISE_ADDRESS" "" Text "The name or address under which others reach this machine's server; that of the default route when not set.";
+    "server_names" "GPULAYER_SERVER_NAMES" "" Names "Further names of this machine's server: its own certificate holds them, and requests may use them.";
     "min_free_bytes" "GPULAYER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under the state folder, submissions are refused (`storage_full`); finishes and cancels go on.";
     "worker_min_free_bytes" "GPULAYER_WORKER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under its folder a worker takes no tasks, and is shown as `unhealthy`.";
     "worker_evict_below_bytes" "GPULAYER_WORKER_EVICT_BELOW_BYTES" "2147483648" Bytes "Below this much a worker removes cached artifacts, then kept workspaces, the oldest first.";
@@ -134,6 +143,12 @@ pub(super) fn settle(
         token: given.text("token")?,
         join_token: given.text("join_token")?,
         join_token_file: given.text("join_token_file")?.map(std::path::PathBuf::from),
+        pins: given.optional("pin", pins)?.unwrap_or_default(),
+        ca_file: given.text("ca_file")?.map(Into::into),
+        advertise_address: given.optional("advertise_address", |value| {
+            value.as_str().filter(|address| is_host(address)).map(str::to_owned)
+        })?,
+        server_names: given.optional("server_names", names)?.unwrap_or_default(),
         port: given.required("port", |value| u16::try_from(whole(value)?).ok())?,
         min_free_bytes: given.required("min_free_bytes", bytes)?,
         worker_disk: Watermarks {
@@ -212,6 +227,33 @@ impl Given<'_> {
     fn text(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
         self.optional(key, |value| value.as_str().map(str::to_owned))
     }
+}
+
+/// A list, or a text with commas or spaces between.
+fn words(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::Array(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
+        Value::String(text) => {
+            let words = text.split([',', ' ']).filter(|word| !word.is_empty());
+            Some(words.map(str::to_owned).collect())
+        }
+        _ => None,
+    }
+}
+
+fn names(value: &Value) -> Option<Vec<String>> {
+    words(value)?.into_iter().map(|name| is_host(&name).then(|| name.to_lowercase())).collect()
+}
+
+fn pins(value: &Value) -> Option<Vec<Pin>> {
+    words(value)?.iter().map(|pin| pin.parse().ok()).collect()
+}
+
+/// Whether this may be the name or the address of a machine.
+pub fn is_host(text: &str) -> bool {
+    let of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    text.parse::<std::net::IpAddr>().is_ok()
+        || (!text.is_empty() && text.len() <= 253 && text.chars().all(of_name))
 }
 
 fn whole(value: &Value) -> Option<i64> {

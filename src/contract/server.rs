@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::pin::Pin;
 use super::quantity::{Seconds, Timestamp};
 
 /// Worker protocol versions a server speaks.
@@ -42,6 +43,21 @@ pub struct LiveJobs {
     pub running: u64,
 }
 
+/// Where a server listens on TCP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Listening {
+    /// How others reach it, as far as it knows.
+    pub url: String,
+    /// The address it listens on, such as `[::]:8470`.
+    pub address: String,
+    /// The key of its certificate, with TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<Pin>,
+    /// Whether it made its certificate itself, so that only the pin makes it trustworthy.
+    #[serde(default)]
+    pub self_signed: bool,
+}
+
 /// `GET /v1/server`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ServerStatus {
@@ -55,11 +71,17 @@ pub struct ServerStatus {
     pub schema: String,
     /// When this daemon started.
     pub started_at: Timestamp,
+    /// What its clock said at this answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Timestamp>,
     /// Its process id on its host.
     pub pid: u32,
     /// Whether a command started it because none was there; such a daemon leaves when idle and may be replaced.
     #[serde(default)]
     pub on_demand: bool,
+    /// Where it listens on TCP; absent = on its Unix socket alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listening: Option<Listening>,
     /// What it takes at most.
     pub limits: Limits,
     /// What it has to do now.

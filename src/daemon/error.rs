@@ -7,6 +7,7 @@ use crate::credentials::RandomError;
 use crate::credentials::seed::SeedError;
 use crate::http::ServeError;
 use crate::store::{StoreError, space};
+use crate::tls::ServerTlsError;
 use crate::worker::WorkerError;
 
 /// What failed, by part.
@@ -27,6 +28,9 @@ pub enum DaemonError {
     /// The sockets.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// Key or certificate.
+    #[error(transparent)]
+    Tls(#[from] ServerTlsError),
     /// This host's worker.
     #[error(transparent)]
     Worker(#[from] WorkerError),

@@ -13,7 +13,7 @@ use crate::actors::front_desk::FrontDesk;
 use crate::actors::task_runner;
 use crate::artifacts::{ArtifactStore, RelativePath};
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
-use crate::contract::server::StopRequest;
+use crate::contract::server::{Listening, StopRequest};
 use crate::http::{Desk, EdgeState, KeptWorkspaces, Measured, Ports, TaskOwners};
 use crate::store::{LogStore, Reads};
 use crate::worker::in_process::DeskRecipients;
@@ -26,11 +26,14 @@ pub(super) struct Parts<'a> {
     pub kept: Option<task_runner::KeptWorkspaces>,
     pub stop: Arc<dyn Fn(StopRequest) + Send + Sync>,
     pub on_demand: bool,
+    /// What TCP requests may call it.
+    pub names: Vec<String>,
+    pub listening: Option<Listening>,
 }
 
 /// The HTTP edge's state.
 pub(super) fn edge_state(parts: Parts<'_>) -> Result<EdgeState, DaemonError> {
-    let Parts { house, logs, artifacts, kept, stop, on_demand } = parts;
+    let Parts { house, logs, artifacts, kept, stop, on_demand, names, listening } = parts;
     let reads = house.reads.clone();
     let counters = Arc::clone(&house.counters);
     let counted_logs = logs.clone();
@@ -52,7 +55,9 @@ pub(super) fn edge_state(parts: Parts<'_>) -> Result<EdgeState, DaemonError> {
         started_at: house.started_at,
         on_demand,
     };
-    Ok(EdgeState::new(ports, []))
+    let mut state = EdgeState::new(ports, names);
+    state.listening = listening;
+    Ok(state)
 }
 
 fn client_desk(desk: &Addr<FrontDesk>) -> Desk {

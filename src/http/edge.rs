@@ -1,7 +1,7 @@
 //! What happens to every request, outermost first: it gets an id, its `Host` is checked, its caller named, its
 //! route opened or refused; every error leaves as `application/problem+json`; and it is counted.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -107,19 +107,24 @@ fn name_problem(response: ServiceResponse<BoxBody>, request_id: &str) -> Service
 }
 
 /// TCP checks `Host`, so that a web page cannot reach the daemon through a name of its own (CONTRACT, Requests
-/// and answers).
+/// and answers). That takes a name: an address is never a stranger's.
 fn check_host(request: &HttpRequest, state: &EdgeState) -> Result<(), Refusal> {
     if matches!(request.conn_data::<Origin>(), Some(Origin::Unix { .. })) {
         return Ok(());
     }
     let given = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("");
-    if named_host(given).is_some_and(|name| state.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))) {
+    let known = |name: &str| {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        name.parse::<IpAddr>().is_ok() || state.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))
+    };
+    if named_host(given).is_some_and(known) {
         return Ok(());
     }
     Err(Refusal::new(
         ErrorCode::BadHost,
         format!(
-            "`{}` is not a name of this server; it answers to {}",
+            "`{}` is not a name of this server; it answers to {} and to its addresses. Another name has to be in \
+             `server_names` of its configuration (or GPULAYER_SERVER_NAMES)",
             given.escape_debug(),
             state.hosts.join(", ")
         ),

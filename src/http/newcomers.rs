@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::dev::Extensions;
 use parking_lot::Mutex;
 use rustix::net::{Shutdown, shutdown};
@@ -60,7 +61,7 @@ impl Newcomers {
 
     /// Counts a new connection. Those over the Unix socket are their user's own.
     pub fn meet(self: &Arc<Self>, connection: &dyn std::any::Any, extensions: &mut Extensions) {
-        let Some(socket) = connection.downcast_ref::<TcpStream>() else { return };
+        let Some(socket) = tcp_below(connection) else { return };
         let handle = socket.as_fd().try_clone_to_owned();
         if let (Ok(peer), Ok(handle)) = (socket.peer_addr(), handle) {
             extensions.insert(self.enter(peer.ip(), handle));
@@ -127,6 +128,13 @@ impl Drop for Newcomer {
     fn drop(&mut self) {
         self.is_known();
     }
+}
+
+/// The TCP connection that a connection is, or that its TLS goes over.
+fn tcp_below(connection: &dyn std::any::Any) -> Option<&TcpStream> {
+    connection
+        .downcast_ref::<TcpStream>()
+        .or_else(|| connection.downcast_ref::<TlsStream<TcpStream>>().map(|encrypted| encrypted.get_ref().0))
 }
 
 /// What one household or machine is given as a whole.

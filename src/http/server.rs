@@ -1,8 +1,8 @@
-//! The server itself: binds the Unix socket and TCP, starts the HTTP threads, and stops without leaving a
+//! The server itself: takes the Unix socket and TCP, with TLS or without, starts the HTTP threads, and stops without leaving a
 //! parked request behind.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,14 +16,20 @@ use super::caller::note_origin;
 use super::socket_file::SocketFile;
 use super::state::EdgeState;
 use super::{edge, routes};
+use crate::tls::{ServerTls, ServerTlsError};
+
+/// For a TLS handshake; whoever is slower is not let in.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where to listen, and with how many threads.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ServeOptions {
     /// The Unix socket; its folder should be the owner's alone.
     pub unix_socket: Option<PathBuf>,
-    /// TCP; port 0 takes a free one.
-    pub tcp: Option<SocketAddr>,
+    /// TCP, from [`listen`].
+    pub tcp: Option<TcpListener>,
+    /// What to show on TCP; `None` = plain HTTP.
+    pub tls: Option<ServerTls>,
     /// HTTP threads, ≥ 1.
     pub threads: usize,
 }
@@ -61,9 +67,59 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// Somebody else has the port.
+    #[error("{}", port_taken(*address))]
+    PortTaken {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] ServerTlsError),
     /// The HTTP threads do not start.
     #[error("cannot start the HTTP server")]
     Start(#[source] io::Error),
+}
+
+fn port_taken(address: SocketAddr) -> String {
+    let (ip, port) = (address.ip(), address.port());
+    let place = if ip.is_unspecified() { String::new() } else { format!(" on {ip}") };
+    if port == 0 {
+        return format!("no port is free{place}");
+    }
+    format!(
+        "port {port}{place} is taken: another program listens there (`ss -ltnp 'sport = :{port}'` names it); \
+         end it, or choose another port with --port"
+    )
+}
+
+/// Takes an address; port 0 takes a free one. `[::]` takes IPv4 as well, and is only that where there is no IPv6.
+pub fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let refused = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => ServeError::PortTaken { address },
+        _ => ServeError::Tcp { address, source },
+    };
+    if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        return TcpListener::bind(address).map_err(refused);
+    }
+    match listen_on_both(address.port()) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(refused(error)),
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).map_err(refused),
+        listening => listening.map_err(refused),
+    }
+}
+
+/// The standard library leaves it to the system whether such a socket takes IPv4.
+fn listen_on_both(port: u16) -> io::Result<TcpListener> {
+    use rustix::net::{AddressFamily, SocketAddrV6, SocketFlags, SocketType, ipproto, sockopt};
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    rustix::net::bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(TcpListener::from(socket))
 }
 
 /// A running server.
@@ -109,6 +165,7 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     .client_request_timeout(state.patience.head)
     // So long a refused body is still read over, so that its sender comes to read why.
     .client_disconnect_timeout(Duration::from_secs(3))
+    .tls_handshake_timeout(HANDSHAKE_WITHIN)
     .shutdown_timeout(2)
     .on_connect(move |connection, extensions| {
         note_origin(connection, extensions);
@@ -121,12 +178,14 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
         socket = Some(Rc::new(bound));
     }
     let mut tcp = None;
-    if let Some(address) = options.tcp {
-        let refused = |source| ServeError::Tcp { address, source };
-        let listener = TcpListener::bind(address).map_err(refused)?;
-        notice_dead_peers(&listener).map_err(refused)?;
-        tcp = Some(listener.local_addr().map_err(refused)?);
-        server = server.listen(listener).map_err(ServeError::Start)?;
+    if let Some(listener) = options.tcp {
+        notice_dead_peers(&listener).map_err(ServeError::Start)?;
+        tcp = Some(listener.local_addr().map_err(ServeError::Start)?);
+        server = match &options.tls {
+            Some(tls) => server.listen_rustls_0_23(listener, tls.config()?),
+            None => server.listen(listener),
+        }
+        .map_err(ServeError::Start)?;
     }
     let server = server.run();
     let handle = server.handle();

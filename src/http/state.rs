@@ -18,7 +18,7 @@ use crate::artifacts::ArtifactStore;
 use crate::clock;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::quantity::Timestamp;
-use crate::contract::server::StopRequest;
+use crate::contract::server::{Listening, StopRequest};
 use crate::credentials::known::Credentials;
 use crate::domain::credentials::Grant;
 use crate::journal::Seq;
@@ -94,6 +94,8 @@ pub struct EdgeState {
     local_credential: [u8; 32],
     /// Names that TCP requests may use in `Host`.
     pub hosts: Vec<String>,
+    /// Where it listens on TCP, for those who ask.
+    pub listening: Option<Listening>,
     /// What is counted.
     pub metrics: Metrics,
     /// How long is waited for what clients send.
@@ -106,10 +108,10 @@ pub struct EdgeState {
 }
 
 impl EdgeState {
-    /// For a server that answers to `hosts` over TCP (besides the loopback names).
+    /// For a server that answers to `hosts` over TCP (besides `localhost` and all addresses).
     pub fn new(ports: Ports, hosts: impl IntoIterator<Item = String>) -> Self {
         let own_uid = rustix::process::geteuid().as_raw();
-        let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+        let mut names = vec!["localhost".to_owned()];
         names.extend(hosts);
         Self {
             ports,
@@ -117,6 +119,7 @@ impl EdgeState {
             local_grant: Arc::new(Grant::admin(&user_name(own_uid))),
             local_credential: local_credential(own_uid),
             hosts: names,
+            listening: None,
             metrics: Metrics::new(),
             patience: Patience::default(),
             newcomers: Newcomers::new(NewcomerLimits::default()),

@@ -3,6 +3,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,8 +55,13 @@ pub(super) fn is_due(certificate: &Certificate, now: Timestamp) -> bool {
     certificate.not_after.micros() - now.micros() <= life / 3
 }
 
+/// Each once and in order; addresses as certificates show them.
 fn sorted(names: &[String]) -> Vec<String> {
-    let mut names = names.to_vec();
+    let plain = |name: &String| match name.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => name.clone(),
+    };
+    let mut names: Vec<_> = names.iter().map(plain).collect();
     names.sort();
     names.dedup();
     names

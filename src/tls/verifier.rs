@@ -110,14 +110,19 @@ impl RootVerifier {
             return refused(Distrust::Unusable { seen: Some(seen), source: error });
         };
         let distrust = match (why, shown) {
-            // The library calls a lone certificate that is in the roots, but marked as an authority, an issue of its
-            // own; what a reader has to know is the same.
-            (CertificateError::UnknownIssuer, Some(shown)) => Distrust::UnknownIssuer {
-                seen,
-                self_signed: shown.self_issued,
-                issuer: shown.issuer,
-                own_roots: self.own,
-            },
+            // An authority of the same name that did not sign it, as every server's own certificate has one name, is
+            // another authority. What issued itself and is unknown may be refused for its form before its issuer is.
+            (CertificateError::UnknownIssuer | CertificateError::BadSignature, Some(shown))
+            | (CertificateError::Other(_), Some(shown @ Certificate { self_issued: true, .. }))
+                if !(self.own && matches!(why, CertificateError::Other(_))) =>
+            {
+                Distrust::UnknownIssuer {
+                    seen,
+                    self_signed: shown.self_issued,
+                    issuer: shown.issuer,
+                    own_roots: self.own,
+                }
+            }
             (CertificateError::Expired | CertificateError::ExpiredContext { .. }, Some(shown)) => {
                 Distrust::Expired { seen, not_after: shown.not_after }
             }

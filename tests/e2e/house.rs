@@ -81,7 +81,16 @@ impl House {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary("gpulayer"));
         command.args(args).env("GPULAYER_HOME", self.home()).env("NO_COLOR", "1").stdin(Stdio::null());
-        for inherited in ["GPULAYER_STATE", "GPULAYER_URL", "GPULAYER_TOKEN"] {
+        for inherited in [
+            "GPULAYER_STATE",
+            "GPULAYER_URL",
+            "GPULAYER_TOKEN",
+            "GPULAYER_PIN",
+            "GPULAYER_CA_FILE",
+            "HTTPS_PROXY",
+            "HTTP_PROXY",
+            "ALL_PROXY",
+        ] {
             command.env_remove(inherited);
         }
         command

@@ -21,6 +21,7 @@ mod processes;
 mod refusals;
 mod remote_worker;
 mod secrets;
+mod secure;
 mod stops;
 mod trees;
 mod twins;

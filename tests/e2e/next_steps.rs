@@ -127,7 +127,7 @@ fn what_is_used_wrongly_says_what_is_allowed() {
         (&["ps", "--label", "g"], "expected KEY=VALUE"),
         (&["rm", "--label", "g"], "expected KEY=VALUE"),
         (&["--server", "http://", "ps"], "http://HOST"),
-        (&["--server", "https://box", "ps"], "https is not built yet"),
+        (&["--server", "box", "ps"], "no server is saved as `box`"),
         (&["run", "--timeout", "-5", "--", "true"], "--timeout -5"),
         (&["logs", "--tail", "-5"], "'-5'"),
         (&["up", "--port", "70000"], "expected a port, from 0 to 65535"),

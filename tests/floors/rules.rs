@@ -43,6 +43,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("diesel_migrations", &["store"]),
     ("libsqlite3_sys", &["store"]),
     ("actix_web", &["http"]),
+    ("actix_tls", &["http"]),
     ("actix", &["actors", "daemon"]),
     ("actix::Addr", &["actors", "daemon", "http", "worker"]),
     ("actix::Recipient", &["actors", "daemon", "http", "worker"]),

@@ -161,14 +161,23 @@ fn the_caller_is_told_who_they_are() {
 #[test]
 fn only_names_of_this_server_are_taken_as_host_over_tcp() {
     let stand = Stand::start();
-    for host in ["localhost", "localhost:8470", "127.0.0.1:1", "[::1]:8470", "GPU.example:443"] {
+    for host in [
+        "localhost",
+        "localhost:8470",
+        "127.0.0.1:1",
+        "[::1]:8470",
+        "GPU.example:443",
+        "gpu.example.",
+        // Nobody can make a browser call a stranger's page by an address.
+        "10.0.0.7:8470",
+        "[fe80::1]",
+    ] {
         stand.tcp("GET", "/healthz").header("Host", host).send().ok(200);
     }
     for host in [
         "evil.example",
         "localhost.evil.example",
         "",
-        "[fe80::1]",
         "[::1]evil.com",
         "[::1]:1x",
         "[localhost].evil.com",

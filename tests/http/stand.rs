@@ -97,8 +97,8 @@ impl Stand {
                     let logs = ports.logs.clone();
                     let state = EdgeState::new(ports, ["gpu.example".to_owned()]);
                     let state = Arc::new(state.with_limits(patience, newcomers));
-                    let tcp = Some(([127, 0, 0, 1], 0).into());
-                    let options = ServeOptions { unix_socket: Some(socket), tcp, threads: 1 };
+                    let tcp = Some(gpulayer::http::listen(([127, 0, 0, 1], 0).into()).unwrap());
+                    let options = ServeOptions { unix_socket: Some(socket), tcp, tls: None, threads: 1 };
                     let serving = serve(options, state).unwrap();
                     started.send((serving.tcp.unwrap(), logs)).unwrap();
                     let _ = stopped.await;
@@ -158,7 +158,8 @@ pub fn serve_at(socket: &Path) -> Result<(), ServeError> {
         let shared = Arc::new(Shared::new(store.writer().unwrap(), durable));
         let ports = ports(&store, shared, follows, folder.path());
         let state = Arc::new(EdgeState::new(ports, []));
-        let serving = serve(ServeOptions { unix_socket: Some(socket), tcp: None, threads: 1 }, state)?;
+        let serving =
+            serve(ServeOptions { unix_socket: Some(socket), tcp: None, tls: None, threads: 1 }, state)?;
         serving.stop().await;
         Ok(())
     })

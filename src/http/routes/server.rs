@@ -3,6 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 
 use crate::actors::messages::front_desk::{CountJobs, JobCounts};
+use crate::clock;
 use crate::contract::server::{Limits, LiveJobs, ServerStatus, StopRequest, WhoAmI};
 use crate::contract::spec::API_VERSION;
 use crate::contract::worker::WorkerState;
@@ -45,8 +46,10 @@ pub async fn status(request: HttpRequest, state: web::Data<EdgeState>) -> Result
         protocol: PROTOCOLS,
         schema: state.ports.schema.clone(),
         started_at: state.ports.started_at,
+        time: Some(clock::now()),
         pid: std::process::id(),
         on_demand: state.ports.on_demand,
+        listening: state.listening.clone(),
         limits: Limits {
             json_body_bytes: JSON_LIMIT_BYTES as u64,
             batch_body_bytes: BATCH_LIMIT_BYTES as u64,

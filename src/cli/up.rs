@@ -1,0 +1,200 @@
+//! `up`: a daemon in the background that other machines reach over HTTPS, and what to type next on each of them.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::Context;
+use super::dry_run::curl_pin;
+use super::error::CliError;
+use super::exit_status::ExitStatus;
+use super::hand_over::stop;
+use super::on_demand::OwnDaemon;
+use super::screen::{print, print_json, say};
+use super::server_args::UpArgs;
+use super::server_choice::{LOCAL, own_daemon};
+use super::shown::quoted;
+use super::standing::Standing;
+use crate::client::Endpoint;
+use crate::config::Places;
+use crate::config::connections::Connections;
+use crate::contract::server::{Listening, ServerStatus, StopRequest};
+
+/// `gpulayer up`: takes the place of a daemon that was started on demand or otherwise; leaves one alone that is as
+/// asked for.
+pub(super) async fn run(context: &Context, args: &UpArgs) -> Result<ExitStatus, CliError> {
+    let places = &context.settings.places;
+    let client = own_daemon(&context.settings);
+    let daemon = OwnDaemon::new(places.clone());
+    let was_there = {
+        let _lock = daemon.lock()?;
+        let before = Standing::read(&places.state)?;
+        let mut asked = Standing::asked(args, before.as_ref(), &context.settings);
+        let there = daemon.is_there()?;
+        let running = if there { Some(client.get::<ServerStatus>("/v1/server").await?) } else { None };
+        let fits = running.is_some_and(|running| is_as_asked(&running)) && before.as_ref() == Some(&asked);
+        if !fits {
+            if there {
+                stop(&daemon, &client, StopRequest { cancel_running: false, hand_over: true }).await?;
+            }
+            let arguments = asked.arguments();
+            let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+            if let Some(tcp) = daemon.spawn(&arguments)? {
+                asked.port = tcp.port();
+            }
+            asked.remember(&places.state)?;
+        }
+        fits
+    };
+    let status: ServerStatus = client.get("/v1/server").await?;
+    if context.json {
+        print_json(&status)?;
+        return Ok(ExitStatus::SUCCESS);
+    }
+    if was_there {
+        say("it was up already, and is left as it is");
+    }
+    let elsewhere = context.settings.url.is_some()
+        || Connections::load(&places.connections()).is_ok_and(|saved| saved.current().is_some());
+    print(page(&status, places, elsewhere).trim_end())?;
+    Ok(ExitStatus::SUCCESS)
+}
+
+fn is_as_asked(running: &ServerStatus) -> bool {
+    let listening = running.listening.as_ref();
+    !running.on_demand
+        && running.version == env!("CARGO_PKG_VERSION")
+        && listening.is_some_and(|listening| listening.self_signed)
+}
+
+/// What runs, and what to type where. `elsewhere`: commands without `--server` go to another server.
+fn page(status: &ServerStatus, places: &Places, elsewhere: bool) -> String {
+    let mut page = String::new();
+    let socket = places.socket();
+    let Some(listening) = &status.listening else {
+        return format!(
+            "GPUlayer {} is up (process {}), on unix:{}",
+            status.version,
+            status.pid,
+            socket.display()
+        );
+    };
+    let _ = writeln!(
+        page,
+        "GPUlayer {} is up (process {}): {}, and here unix:{}",
+        status.version,
+        status.pid,
+        listening.url,
+        socket.display()
+    );
+    let here = if elsewhere { format!("gpulayer --server {LOCAL}") } else { "gpulayer".to_owned() };
+    let _ = writeln!(page, "\nHere:\n  {here} run -- python train.py");
+    let near = Endpoint::parse(&listening.url).is_ok_and(|endpoint| endpoint.is_loopback());
+    if near {
+        let _ = writeln!(page, "\nOther machines cannot reach {}; leave --host out for that.", listening.url);
+    } else {
+        machines(&mut page, listening, places);
+    }
+    programs(&mut page, listening, places);
+    let _ = writeln!(page, "\nStop it:\n  gpulayer down");
+    page
+}
+
+fn machines(page: &mut String, listening: &Listening, places: &Places) {
+    let url = &listening.url;
+    let pin = listening.pin.map(|pin| format!(" --pin {pin}")).unwrap_or_default();
+    for (whom, verb, token, file) in [
+        ("On a machine that is to run jobs", "join", places.join_token(), "join-token"),
+        ("On a laptop that is to submit them", "connect", places.client_token(), "client-token"),
+    ] {
+        let _ = writeln!(
+            page,
+            "\n{whom}:\n  gpulayer {verb} {url} --token-file {file}{pin}\n  \
+             first bring it the token, from here:  scp {} MACHINE:{file}",
+            shell(&token)
+        );
+    }
+}
+
+fn programs(page: &mut String, listening: &Listening, places: &Places) {
+    let url = &listening.url;
+    let token = shell(&places.client_token());
+    let trust = match listening.pin.filter(|_| listening.self_signed) {
+        Some(pin) => {
+            format!("-k --pinnedpubkey {} ", curl_pin(&pin))
+        }
+        None => String::new(),
+    };
+    let _ = writeln!(
+        page,
+        "\nFrom a program, with curl:\n  curl {trust}-H \"Authorization: Bearer $(cat {token})\" {url}/v1/jobs"
+    );
+    if listening.self_signed {
+        let certificate = shell(&places.tls().join("cert.pem"));
+        let _ = writeln!(
+            page,
+            "and with Python (the certificate instead of the pin):\n  \
+             SSL_CERT_FILE={certificate} GPULAYER_TOKEN=$(cat {token}) python3 -c 'import os, urllib.request as r; \
+             print(r.urlopen(r.Request(\"{url}/v1/jobs\", headers={{\"Authorization\": \"Bearer \" + \
+             os.environ[\"GPULAYER_TOKEN\"]}})).read().decode())'"
+        );
+    }
+}
+
+fn shell(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::pin::Pin;
+
+    fn status(url: &str) -> ServerStatus {
+        serde_json::from_value(serde_json::json!({
+            "version": "0.1.0", "api_version": "gpulayer.dev/v1alpha1", "protocol": {"min": 1, "max": 1},
+            "schema": "1", "started_at": "2026-11-29T12:00:00Z", "pid": 4711,
+            "limits": {"json_body_bytes": 1, "batch_body_bytes": 1, "batch_jobs": 1, "page_limit": 1, "wait_s": 60,
+                "max_artifact_bytes": 1},
+            "jobs": {"queued": 0, "scheduled": 0, "running": 0},
+            "listening": {"url": url, "address": "[::]:8470", "pin": Pin::from_bytes([0xab; 32]), "self_signed": true}
+        }))
+        .unwrap()
+    }
+
+    fn places() -> Places {
+        Places { home: "/home/ann/.gpulayer".into(), state: "/home/ann/.gpulayer/state".into() }
+    }
+
+    #[test]
+    fn what_to_type_next_is_said_for_every_machine() {
+        insta::assert_snapshot!(page(&status("https://10.0.0.7:8470"), &places(), false), @r#"
+        GPUlayer 0.1.0 is up (process 4711): https://10.0.0.7:8470, and here unix:/home/ann/.gpulayer/state/gpulayer.sock
+
+        Here:
+          gpulayer run -- python train.py
+
+        On a machine that is to run jobs:
+          gpulayer join https://10.0.0.7:8470 --token-file join-token --pin sha256:abababababababababababababababababababababababababababababababab
+          first bring it the token, from here:  scp /home/ann/.gpulayer/join-token MACHINE:join-token
+
+        On a laptop that is to submit them:
+          gpulayer connect https://10.0.0.7:8470 --token-file client-token --pin sha256:abababababababababababababababababababababababababababababababab
+          first bring it the token, from here:  scp /home/ann/.gpulayer/client-token MACHINE:client-token
+
+        From a program, with curl:
+          curl -k --pinnedpubkey sha256//q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s= -H "Authorization: Bearer $(cat /home/ann/.gpulayer/client-token)" https://10.0.0.7:8470/v1/jobs
+        and with Python (the certificate instead of the pin):
+          SSL_CERT_FILE=/home/ann/.gpulayer/tls/cert.pem GPULAYER_TOKEN=$(cat /home/ann/.gpulayer/client-token) python3 -c 'import os, urllib.request as r; print(r.urlopen(r.Request("https://10.0.0.7:8470/v1/jobs", headers={"Authorization": "Bearer " + os.environ["GPULAYER_TOKEN"]})).read().decode())'
+
+        Stop it:
+          gpulayer down
+        "#);
+    }
+
+    #[test]
+    fn a_server_on_loopback_sends_nobody_elsewhere() {
+        let page = page(&status("https://127.0.0.1:8470"), &places(), true);
+        assert!(page.contains("gpulayer --server local run") && page.contains("cannot reach"), "{page}");
+        assert!(!page.contains("gpulayer join") && page.contains("curl"), "{page}");
+    }
+}
