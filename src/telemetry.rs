@@ -12,9 +12,21 @@ pub const LOG_VARIABLE: &str = "GPULAYER_LOG";
 /// requests that cannot be read: anybody can send those.
 const DEFAULT_FILTER: &str = "info,actix_server=warn,actix_web=warn,actix_http=off";
 
+/// The same for a worker by itself, which tells of its server in lines of its own.
+const WORKER_FILTER: &str = "info,gpulayer::worker=error";
+
 /// Starts logging. A second call changes nothing.
 pub fn init() {
-    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    init_with(DEFAULT_FILTER);
+}
+
+/// As [`init`], for a worker by itself.
+pub fn init_worker() {
+    init_with(WORKER_FILTER);
+}
+
+fn init_with(default: &str) {
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

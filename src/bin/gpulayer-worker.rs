@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     gpulayer::process::run_if_shim();
-    gpulayer::cli::standalone(gpulayer::telemetry::init)
+    gpulayer::cli::standalone(gpulayer::telemetry::init_worker)
 }

@@ -10,5 +10,5 @@ fn main() -> ExitCode {
         telemetry::init();
         Ok(gpulayer::daemon::run(options)?)
     };
-    gpulayer::cli::main(run_daemon, telemetry::init)
+    gpulayer::cli::main(run_daemon, telemetry::init_worker)
 }

@@ -330,8 +330,11 @@ impl CliError {
     /// What to do next, when there is something to say.
     fn hint(&self, next: &NextStep) -> Option<String> {
         match self {
+            CliError::Client(ClientError::Tls { endpoint, source })
+            | CliError::Join(JoinError::Server { source: ClientError::Tls { endpoint, source }, .. }) => {
+                tls_hint(endpoint, source)
+            }
             CliError::Join(error) => error.hint().map(str::to_owned),
-            CliError::Client(ClientError::Tls { endpoint, source }) => tls_hint(endpoint, source),
             CliError::Client(ClientError::Proxy { .. }) => Some(
                 "the proxy is from HTTPS_PROXY, HTTP_PROXY or ALL_PROXY; NO_PROXY names servers that are reached without it"
                     .to_owned(),

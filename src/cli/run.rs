@@ -170,6 +170,14 @@ async fn submitted(
             other => *other = serde_json::json!([dependency]),
         }
     }
+    if let Some(place) = args.on.iter().rfind(|place| !place.contains('='))
+        && !args.dry_run
+    {
+        let worker = super::worker::placed_on(&server.client, place).await?;
+        if let Some(resources) = draft.spec.get_mut("resources").and_then(serde_json::Value::as_object_mut) {
+            resources.insert("worker".to_owned(), worker.into());
+        }
+    }
     let typed = Typed { args, spec: &draft.spec };
     let options = ReadOptions {
         strict: args.spec.is_some(),

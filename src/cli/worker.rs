@@ -15,8 +15,8 @@ use super::quantities;
 use super::screen::{Output, print, print_json, say, table};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, quoted, size, span, tail};
-use crate::client::Client;
 use crate::client::endpoint::encoded;
+use crate::client::{Client, ClientError};
 use crate::clock;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::{Job, Page};
@@ -326,6 +326,25 @@ async fn chosen(client: &Client, given: &[String]) -> Result<Vec<Worker>, CliErr
         }
     }
     Ok(chosen)
+}
+
+/// What `--on` means to the server: a worker's name as it is, the beginning or end of one worker's id as the whole id.
+/// What names no worker of now is left as it is: it may join.
+pub(super) async fn placed_on(client: &Client, given: &str) -> Result<String, CliError> {
+    // Whoever may not see the fleet can still name a worker.
+    let fleet = match fleet(client).await {
+        Ok(fleet) => fleet,
+        Err(CliError::Client(ClientError::Refused(_))) => return Ok(given.to_owned()),
+        Err(error) => return Err(error),
+    };
+    if fleet.iter().any(|worker| worker.name == given) {
+        return Ok(given.to_owned());
+    }
+    match worker_meant(&fleet, given) {
+        Ok(worker) => Ok(worker.id.to_string()),
+        Err(CliError::NoSuchWorker { .. }) => Ok(given.to_owned()),
+        Err(error) => Err(error),
+    }
 }
 
 /// A name goes before the end of an id: people choose names.

@@ -10,7 +10,7 @@ use crate::client::worker_channel::{ChannelError, SessionEnd};
 use crate::config::ConfigError;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Fault;
-use crate::worker::WorkerError;
+use crate::worker::{FolderError, WorkerError};
 
 /// A worker that cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -125,9 +125,6 @@ impl JoinError {
             Self::Server { source, .. } if source.is_connection() => {
                 Some("check that the server runs there, and that this machine may reach its port")
             }
-            Self::Server { source: ClientError::Tls { .. }, .. } => Some(
-                "nothing was sent. `gpulayer up` and `gpulayer server start` print the server's pin: if it is another one than yours and you expected that, join with the new --pin",
-            ),
             Self::Over { end, .. }
             | Self::Worker(WorkerError::NotAccepted(ChannelError::SessionOver(end))) => Some(match end {
                 SessionEnd::Revoked => {
@@ -149,7 +146,9 @@ impl JoinError {
                 ),
                 _ => None,
             },
-            Self::Worker(WorkerError::Folder(_)) => None,
+            Self::Worker(WorkerError::Folder(FolderError::InUse { .. })) => Some(
+                "it has joined already: `gpulayer worker stop` stops it. A second worker on this machine wants another --folder",
+            ),
             Self::UnitThere { .. } => Some(
                 "remove that one first, or print the unit with --systemd=- and store it under another name",
             ),
@@ -163,13 +162,11 @@ pub(super) fn fault(flag: &str, detail: impl Into<String>) -> Fault {
     Fault { pointer: flag.to_owned(), code: "invalid".to_owned(), detail: detail.into() }
 }
 
-/// An error and its causes in one line.
-pub(super) fn in_a_line(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line = format!("{line}: {error}");
-        cause = error.source();
+/// What is at the bottom of an error.
+pub(super) fn innermost(error: &dyn Error) -> String {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
     }
-    line
+    innermost.to_string()
 }

@@ -65,7 +65,12 @@ pub(super) fn run(settled: Settled, purpose: Purpose) -> Result<String, JoinErro
             if farewell == Farewell::IfIdle && running == 0 {
                 say(&format!("left {server}"));
             } else if farewell == Farewell::Silent && scene.interrupted {
-                say(&format!("left for now; {} go on: {} takes them up again", tasks(running), scene.again));
+                let go = if running == 1 { "goes" } else { "go" };
+                say(&format!(
+                    "left for now; {} {go} on: {} takes them up again",
+                    tasks(running),
+                    scene.again
+                ));
             }
             Ok(scene.joined)
         }
@@ -183,8 +188,8 @@ impl Scene {
 
     fn interrupted_line(&self) -> String {
         format!(
-            "takes no new tasks, and leaves when {} ended. Ctrl-C again leaves at once: they go on without a worker, and\n  \
-             {}\ntakes them up again. To stop them: gpulayer worker evict TASK, or gpulayer cancel JOB",
+            "takes no new tasks, and leaves when {} ended. Ctrl-C again leaves at once: what runs goes on without a worker, and\n  \
+             {}\ntakes it up again. What stops it: gpulayer worker evict TASK, gpulayer cancel JOB",
             match self.counts.0 {
                 1 => "its task has".to_owned(),
                 running => format!("its {running} tasks have"),

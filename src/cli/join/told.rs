@@ -17,7 +17,7 @@ use crate::contract::protocol::{
     ResumeRequest,
 };
 
-use super::error::in_a_line;
+use super::error::innermost;
 
 /// Failures in a row after which contact counts as lost; one alone is a hiccup.
 const LOST_AFTER: u32 = 2;
@@ -71,7 +71,7 @@ impl Told {
             Err(error @ ChannelError::Unreachable { .. }) => {
                 known.failures = known.failures.saturating_add(1);
                 if known.failures == LOST_AFTER {
-                    self.tell(News::Lost { why: in_a_line(error) });
+                    self.tell(News::Lost { why: innermost(error) });
                 }
             }
             _ => {
