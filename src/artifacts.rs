@@ -32,4 +32,4 @@ pub use snapshot::Snapshot;
 pub use store::{ArtifactStore, Limits};
 pub use transfer::Imported;
 pub use unpack::{UnpackError, UnpackLimits, Unpacked, unpack};
-pub use upload::{Begun, Upload};
+pub use upload::{Begun, Sender, Upload};

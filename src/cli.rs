@@ -34,6 +34,7 @@ mod shown;
 mod spec_args;
 mod spec_building;
 mod standing;
+mod token;
 mod typed;
 mod up;
 mod verdict;
@@ -154,6 +155,7 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Retry(args) => jobs::retry(context, args).await,
         Command::Rm(args) => jobs::rm(context, args).await,
         Command::Worker { command } => worker::run(context, command.as_ref()).await,
+        Command::Token(command) => token::run(context, command).await,
         Command::Artifact(command) => artifact::run(context, command).await,
         Command::Up(args) => up::run(context, args).await,
         Command::Down(args) => daemon::down(context, args).await,
@@ -173,6 +175,9 @@ async fn whoami(context: &Context) -> Result<ExitStatus, CliError> {
         screen::print_json(&me)?;
     } else {
         screen::print(&format!("{} ({}, by {}) on {}", me.name, me.role, me.via, client.endpoint()))?;
+        for line in token::bounds(&me) {
+            screen::print(&line)?;
+        }
     }
     Ok(ExitStatus::SUCCESS)
 }

@@ -12,6 +12,7 @@ mod files;
 mod follow;
 mod idempotency;
 mod incoming;
+mod knowledge;
 mod metrics;
 mod newcomers;
 mod openapi;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 pub use error::{OpenCause, StoreError};
 pub use logs::LogStore;
-pub use reads::{JobFilter, LabelFilter, LiveRow, Reads, TaskFinish};
+pub use reads::{FeedScope, JobFilter, LabelFilter, LiveRow, Reads, TaskFinish};
 pub use writer::{CommitPort, KEYS_KEPT, Writer};
 
 use checkpoint::Checkpointer;

@@ -29,7 +29,9 @@ use crate::actors::task_runner::{
 };
 use crate::client::worker_channel::{ChannelError, Session, SessionEnd, WorkerChannel};
 use crate::config::SecretSource;
-use crate::contract::protocol::{AcquireRequest, Identity, Orders, RegisterRequest, ResumeRequest, Timing};
+use crate::contract::protocol::{
+    AcquireRequest, HeartbeatRequest, Identity, Orders, RegisterRequest, ResumeRequest, Timing,
+};
 use crate::contract::quantity::{Cpus, Seconds};
 use crate::contract::worker::{Capabilities, WorkerKind};
 use crate::domain::disk::Watermarks;
@@ -44,6 +46,8 @@ pub use identity::{FolderError, has_session, holder};
 
 /// How long an acquire parks; the server's limit is 60 s.
 const ACQUIRE_PARK: Seconds = Seconds::new(45);
+/// How long the server has to take the last word of a worker that was revoked.
+const LAST_WORD_WITHIN: Duration = Duration::from_secs(5);
 /// How long it parks while there is no room for a task.
 const FULL_PARK: Seconds = Seconds::new(2);
 const TASKS_PER_ACQUIRE: u32 = 256;
@@ -448,9 +452,23 @@ impl Life {
             let (reply, gone) = oneshot::channel();
             runner.do_send(AbandonTasks { reply });
             let _ = gone.await;
+            self.say_they_are_gone().await;
             self.folder.remember(None)?;
         }
         Ok(WorkerEnd::SessionOver(end))
+    }
+
+    /// The last word of a revoked worker: until it came, the server takes what its tasks held for taken.
+    async fn say_they_are_gone(&self) {
+        let last = HeartbeatRequest {
+            // After all that are still on their way.
+            seq: u64::MAX,
+            incarnation: self.identity.incarnation,
+            ..HeartbeatRequest::default()
+        };
+        if tokio::time::timeout(LAST_WORD_WITHIN, self.channel.heartbeat(last)).await.is_err() {
+            tracing::warn!("the server was not told that the tasks are gone");
+        }
     }
 
     async fn leave(&self, farewell: Farewell, held: &HeldTasks) -> WorkerEnd {

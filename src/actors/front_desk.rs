@@ -15,8 +15,9 @@ use tracing::error;
 
 use super::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
-    ListWorkers, MakeToken, PrepareStop, PurgeJob, RecordAct, RegisterWorker, ReportTasks, ResumeWorker,
-    RevokeToken, RevokeWorker, SpendToken, StorageLevel, SubmitJobs, WatchJob, WhoHolds, WorkerRefusal,
+    ListWorkers, MakeToken, PrepareStop, PurgeJob, RecordAct, RecordUpload, RegisterWorker, ReportTasks,
+    ResumeWorker, RevokeToken, RevokeWorker, SpendToken, StorageLevel, SubmitJobs, WatchJob, WhoHolds,
+    WorkerRefusal,
 };
 use super::messages::send;
 use super::messages::worker_session::{Describe, Gathering, NewSession, OpenSession, SessionPorts};
@@ -57,6 +58,8 @@ pub struct DeskTells {
     pub spend_token: Recipient<SpendToken>,
     /// The supervisor.
     pub record_act: Recipient<RecordAct>,
+    /// The supervisor.
+    pub record_upload: Recipient<RecordUpload>,
     /// The supervisor.
     pub prepare_stop: Recipient<PrepareStop>,
     /// The supervisor.
@@ -151,6 +154,7 @@ pass_on! {
     RevokeToken to revoke_token,
     SpendToken to spend_token,
     RecordAct to record_act,
+    RecordUpload to record_upload,
     PrepareStop to prepare_stop,
     StorageLevel to storage,
     ExplainQueue to explain,

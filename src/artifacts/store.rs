@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
 
 use super::error::ArtifactError;
-use super::upload::Parked;
+use super::upload::{Parked, UploadKey, upload_named};
 use crate::contract::artifact::Digest;
 
 /// How long a PUT or a `missing` keeps a digest from removal, and how long an unfinished upload lives.
@@ -53,10 +53,10 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
-    /// Digests with a live [`super::Upload`].
-    pub(super) live: HashSet<Digest>,
+    /// Those with a live [`super::Upload`].
+    pub(super) live: HashSet<UploadKey>,
     /// Hashes of interrupted uploads, so that the next part need not read what is there already.
-    pub(super) parked: HashMap<Digest, Parked>,
+    pub(super) parked: HashMap<UploadKey, Parked>,
 }
 
 impl ArtifactStore {
@@ -149,7 +149,7 @@ impl ArtifactStore {
     pub fn sweep_partials(&self) -> Result<usize, ArtifactError> {
         let live = self.shared.uploads.lock().live.clone();
         self.remove_partials(|name, modified| {
-            let busy = Digest::from_hex(name).is_ok_and(|digest| live.contains(&digest));
+            let busy = upload_named(name).is_some_and(|upload| live.contains(&upload));
             !busy && older_than_pin(modified)
         })
     }

@@ -1,5 +1,6 @@
 //! One upload: bytes appended to a partial file and hashed as they come, resumable after a cut, a suspension or
-//! a restart. At most one upload per digest is live; a second one is refused at once, so that it holds no thread.
+//! a restart. At most one upload per digest and sender is live; a second one is refused at once, so that it holds no
+//! thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -39,11 +40,42 @@ pub enum Begun {
     },
 }
 
+/// Whose upload it is. Whoever may not know what is here sends blindly: into a file of their own, and all of it, also
+/// when the artifact is here already, so that nothing tells them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sender {
+    /// May know of every artifact; these share one file per digest.
+    Knowing,
+    /// May not; told apart by this number.
+    Blind(u64),
+}
+
+/// What names an upload.
+pub(super) type UploadKey = (Digest, Sender);
+
+/// The name of an upload's file.
+fn partial_name((digest, sender): UploadKey) -> String {
+    match sender {
+        Sender::Knowing => digest.hex(),
+        Sender::Blind(number) => format!("{}-{number:016x}", digest.hex()),
+    }
+}
+
+/// The upload whose file has this name.
+pub(super) fn upload_named(name: &str) -> Option<UploadKey> {
+    match name.split_once('-') {
+        None => Some((Digest::from_hex(name).ok()?, Sender::Knowing)),
+        Some((hex, number)) => {
+            Some((Digest::from_hex(hex).ok()?, Sender::Blind(u64::from_str_radix(number, 16).ok()?)))
+        }
+    }
+}
+
 /// An artifact on its way in. Dropping it keeps what was received for a later `begin`.
 #[derive(Debug)]
 pub struct Upload {
     store: ArtifactStore,
-    digest: Digest,
+    key: UploadKey,
     path: PathBuf,
     file: File,
     /// `None` once the partial file is published or removed.
@@ -57,12 +89,12 @@ pub struct Upload {
 #[derive(Debug)]
 struct Claim {
     store: ArtifactStore,
-    digest: Digest,
+    key: UploadKey,
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.store.shared.uploads.lock().live.remove(&self.digest);
+        self.store.shared.uploads.lock().live.remove(&self.key);
     }
 }
 
@@ -71,14 +103,21 @@ impl ArtifactStore {
     /// received drops what lies behind it. [`ArtifactError::UploadBusy`] while another upload of the digest is
     /// live: whoever sends it waits, not a thread here.
     pub fn begin(&self, digest: Digest, offset: u64) -> Result<Begun, ArtifactError> {
-        let claim = self.claim(digest)?;
-        if self.touch(digest)?
+        self.begin_as(digest, offset, Sender::Knowing)
+    }
+
+    /// The same by a certain sender. To a blind one nothing is ever [`Begun::Present`].
+    pub fn begin_as(&self, digest: Digest, offset: u64, sender: Sender) -> Result<Begun, ArtifactError> {
+        let key = (digest, sender);
+        let claim = self.claim(key)?;
+        if sender == Sender::Knowing
+            && self.touch(digest)?
             && let Some(size_bytes) = self.size_bytes(digest)?
         {
             return Ok(Begun::Present { size_bytes });
         }
-        let path = self.partial_path(&digest.hex());
-        let parked = self.shared.uploads.lock().parked.remove(&digest);
+        let path = self.partial_path(&partial_name(key));
+        let parked = self.shared.uploads.lock().parked.remove(&key);
         let mut open = OpenOptions::new();
         open.read(true).write(true).create(offset == 0).truncate(offset == 0);
         let Some(mut file) = present(open.open(&path)).map_err(ArtifactError::at("open", &path))? else {
@@ -87,7 +126,7 @@ impl ArtifactStore {
         let length = file.metadata().map_err(ArtifactError::at("look at", &path))?.len();
         if offset > length {
             if let Some(parked) = parked {
-                self.park(digest, parked);
+                self.park(key, parked);
             }
             return Ok(Begun::Gap { received_bytes: length });
         }
@@ -105,7 +144,7 @@ impl ArtifactStore {
         file.seek(SeekFrom::Start(offset)).map_err(ArtifactError::at("seek in", &path))?;
         Ok(Begun::Upload(Box::new(Upload {
             store: self.clone(),
-            digest,
+            key,
             path,
             file,
             hash: Some(hash),
@@ -116,24 +155,29 @@ impl ArtifactStore {
 
     /// Bytes received of an unfinished upload, if there is one.
     pub fn received(&self, digest: Digest) -> Result<Option<u64>, ArtifactError> {
-        let path = self.partial_path(&digest.hex());
+        self.received_from(digest, Sender::Knowing)
+    }
+
+    /// The same of a certain sender.
+    pub fn received_from(&self, digest: Digest, sender: Sender) -> Result<Option<u64>, ArtifactError> {
+        let path = self.partial_path(&partial_name((digest, sender)));
         let found = present(std::fs::metadata(&path)).map_err(ArtifactError::at("look at", &path))?;
         Ok(found.map(|metadata| metadata.len()))
     }
 
-    fn claim(&self, digest: Digest) -> Result<Claim, ArtifactError> {
-        if !self.shared.uploads.lock().live.insert(digest) {
-            return Err(ArtifactError::UploadBusy { digest });
+    fn claim(&self, key: UploadKey) -> Result<Claim, ArtifactError> {
+        if !self.shared.uploads.lock().live.insert(key) {
+            return Err(ArtifactError::UploadBusy { digest: key.0 });
         }
-        Ok(Claim { store: self.clone(), digest })
+        Ok(Claim { store: self.clone(), key })
     }
 
-    fn park(&self, digest: Digest, parked: Parked) {
+    fn park(&self, key: UploadKey, parked: Parked) {
         let mut uploads = self.shared.uploads.lock();
         if uploads.parked.len() >= MAX_PARKED {
             uploads.parked.clear();
         }
-        uploads.parked.insert(digest, parked);
+        uploads.parked.insert(key, parked);
     }
 }
 
@@ -178,15 +222,15 @@ impl Upload {
     /// mismatch nothing of it is kept.
     pub fn finish(mut self) -> Result<u64, ArtifactError> {
         let Some(hash) = self.hash.take() else {
-            return Err(ArtifactError::Absent { digest: self.digest });
+            return Err(ArtifactError::Absent { digest: self.key.0 });
         };
         let actual = Digest::from_bytes(hash.finalize().into());
-        if actual != self.digest {
+        if actual != self.key.0 {
             self.remove();
-            return Err(ArtifactError::DigestMismatch { expected: self.digest, actual });
+            return Err(ArtifactError::DigestMismatch { expected: self.key.0, actual });
         }
         // After a failed sync nobody knows what is on disk: the sender has to start over.
-        if let Err(error) = self.store.publish(&self.file, &self.path, self.digest) {
+        if let Err(error) = self.store.publish(&self.file, &self.path, self.key.0) {
             self.remove();
             return Err(error);
         }
@@ -204,7 +248,7 @@ impl Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(hash) = self.hash.take() {
-            self.store.park(self.digest, Parked { hash, received_bytes: self.received_bytes });
+            self.store.park(self.key, Parked { hash, received_bytes: self.received_bytes });
         }
     }
 }

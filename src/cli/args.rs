@@ -10,6 +10,7 @@ use super::server_args::{ConnectArgs, DoctorArgs, DownArgs, ServerCommand, UpArg
 use super::spec_args::SpecArgs;
 use super::worker_args::{JoinArgs, StopWorkerArgs, WorkerArgs};
 use crate::contract::job::JobState;
+use crate::contract::token::Role;
 
 /// Runs a command on any machine that can run it, and brings back logs, outputs and the result.
 #[derive(Debug, Parser)]
@@ -80,6 +81,9 @@ pub(super) enum Command {
     Server(ServerCommand),
     /// Save a server on another machine and use it from now on
     Connect(ConnectArgs),
+    /// Make, list and revoke credentials
+    #[command(subcommand, alias = "tokens")]
+    Token(TokenCommand),
     /// Show the credential in use
     Whoami,
     /// Check this installation; with --server, the way to that server
@@ -210,8 +214,11 @@ pub(super) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
     /// Id, its beginning or tail, a name, or @last
-    #[arg(value_name = "JOB", default_value = "@last")]
+    #[arg(value_name = "JOB", default_value = "@last", conflicts_with = "all")]
     pub(super) job: String,
+    /// Of all jobs, and for an admin of the server itself: who used which power
+    #[arg(long, short = 'a')]
+    pub(super) all: bool,
     /// Go on until the job has ended
     #[arg(long, short = 'f')]
     pub(super) follow: bool,
@@ -279,6 +286,62 @@ pub(super) enum WorkerCommand {
     Start(Box<WorkerArgs>),
     /// Stop this machine's worker; what it runs goes on, and the next start takes it up again
     Stop(StopWorkerArgs),
+    /// Throw workers out: their tasks are killed and end `revoked`; only a join token lets them in again
+    Revoke {
+        /// Ids, their beginnings or tails (4 characters or more), or names
+        #[arg(value_name = "WORKER", required = true)]
+        workers: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenCommand {
+    /// Make a credential and print its secret, which is shown this once
+    Create(TokenCreateArgs),
+    /// List credentials
+    List {
+        /// Revoked and expired ones too
+        #[arg(long, short = 'a')]
+        all: bool,
+    },
+    /// Revoke credentials: from then on they open nothing
+    Revoke {
+        /// Their names
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// `gpulayer token create`.
+#[derive(Debug, Args)]
+pub(super) struct TokenCreateArgs {
+    /// What to call it [default: one is made up]
+    #[arg(long, value_name = "NAME")]
+    pub(super) name: Option<String>,
+    /// What it may do [default: submitter]
+    #[arg(long, value_name = "ROLE", value_parser = PossibleValuesParser::new(Role::ALL.map(Role::word)))]
+    pub(super) role: Option<String>,
+    /// A project it is confined to; may be repeated; `*` = all [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub(super) project: Vec<String>,
+    /// The highest priority it may submit with
+    #[arg(long, value_name = "N", value_parser = integer, allow_negative_numbers = true)]
+    pub(super) max_priority: Option<i64>,
+    /// Whose jobs it submits, when a person has more than one token [default: the name]
+    #[arg(long, value_name = "NAME")]
+    pub(super) user: Option<String>,
+    /// How long it lives (30d) [default: until it is revoked]
+    #[arg(long, value_name = "DURATION")]
+    pub(super) expires: Option<String>,
+    /// For workers to join with; says what to type on their machines
+    #[arg(long, conflicts_with_all = ["role", "project", "max_priority", "user", "instance"])]
+    pub(super) join: bool,
+    /// For one worker to join with, once
+    #[arg(long, conflicts_with_all = ["role", "project", "max_priority", "user"])]
+    pub(super) instance: bool,
+    /// Write the secret into this new file (0600), not to standard output
+    #[arg(long, value_name = "FILE")]
+    pub(super) to: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -194,6 +194,9 @@ impl Lines<'_> {
 /// `gpulayer events`.
 pub(super) async fn events(context: &Context, args: &EventsArgs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
+    if args.all {
+        return feed(context, &client, args.follow).await;
+    }
     let id = job_choice::one(&client, &args.job).await?;
     let mut output = Output::new();
     if args.follow {
@@ -212,6 +215,40 @@ pub(super) async fn events(context: &Context, args: &EventsArgs) -> Result<ExitS
         print_event(context, &mut output, &event)?;
     }
     output.flush()?;
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// `gpulayer events --all`.
+async fn feed(context: &Context, client: &Client, follow: bool) -> Result<ExitStatus, CliError> {
+    const PATH: &str = "/v1/events";
+    let mut output = Output::new();
+    let print = |output: &mut Output, event: &Event| match event.job_id {
+        Some(id) if !context.json => output.line(&format!("…{}  {}", tail(id), event_line(event))),
+        None if !context.json => output.line(&format!("{:<7}  {}", "server", event_line(event))),
+        _ => output.json(event),
+    };
+    let mut after = 0;
+    loop {
+        let path = format!("{PATH}?after={after}&limit={PAGE_LINES}");
+        let page: Sequence<Event> = client.get(&path).await?;
+        for event in &page.items {
+            print(&mut output, event)?;
+        }
+        output.flush()?;
+        after = page.next_after;
+        if page.items.len() < PAGE_LINES {
+            break;
+        }
+    }
+    if follow {
+        each_event(&Contact::with(client), PATH, &mut after, &mut |kind, text, _| {
+            if kind == "event" {
+                print(&mut output, &parsed(PATH, text)?)?;
+            }
+            output.flush()
+        })
+        .await?;
+    }
     Ok(ExitStatus::SUCCESS)
 }
 

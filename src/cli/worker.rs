@@ -57,6 +57,20 @@ pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> R
                 }
             }
         }
+        Some(WorkerCommand::Revoke { workers }) => {
+            for worker in chosen(&client, workers).await? {
+                let path = format!("/v1/workers/{}/revoke", worker.id);
+                let revoked: Value = client.post(&path, &serde_json::json!({})).await?;
+                match context.json {
+                    true => print_json(&revoked)?,
+                    false => print(&format!(
+                        "{} is out; its {} killed. Only a join token lets it in again",
+                        shown_name(&worker),
+                        if worker.tasks.len() == 1 { "task is" } else { "tasks are" },
+                    ))?,
+                }
+            }
+        }
         Some(WorkerCommand::Evict { tasks }) => evict(context, &client, tasks).await?,
         // This machine's own, handled before there was a server.
         Some(WorkerCommand::Start(_) | WorkerCommand::Stop(_)) => return Ok(ExitStatus::USAGE),

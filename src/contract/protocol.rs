@@ -188,7 +188,7 @@ pub struct ResumeAnswer {
 }
 
 /// `POST /v1/worker/heartbeat`: renews the leases of the tasks listed, and only those.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatRequest {
     /// Rises; an older one is ignored.
     pub seq: u64,

@@ -123,6 +123,7 @@ impl House {
             revoke_token: supervisor.clone().recipient(),
             spend_token: supervisor.clone().recipient(),
             record_act: supervisor.clone().recipient(),
+            record_upload: supervisor.clone().recipient(),
             prepare_stop: supervisor.clone().recipient(),
             storage: supervisor.recipient(),
             explain: scheduler.recipient(),

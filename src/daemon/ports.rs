@@ -76,6 +76,7 @@ fn client_desk(desk: &Addr<FrontDesk>) -> Desk {
         revoke_token: desk.clone().recipient(),
         spend_token: desk.clone().recipient(),
         record_act: desk.clone().recipient(),
+        record_upload: desk.clone().recipient(),
         register_worker: desk.clone().recipient(),
         resume_worker: desk.clone().recipient(),
         heartbeat: desk.clone().recipient(),

@@ -37,7 +37,9 @@ pub enum Change {
     KeyUsed(Box<UsedKey>),
     /// A worker registered, resumed or left.
     WorkerRecorded(Box<WorkerRecord>),
-    /// A credential was made.
+    /// Somebody who may not see everything sent the bytes of an artifact.
+    ArtifactSent(Digest, Uploader, Timestamp),
+    /// A credential was made, used or revoked.
     TokenRecorded(Box<TokenRecord>),
     /// Something must be done outside, at least once.
     OutboxQueued(Box<OutboxEntry>),
@@ -219,6 +221,24 @@ impl StopCause {
     /// Reads the word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.word() == word)
+    }
+}
+
+/// On whose behalf an artifact's bytes were sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Uploader {
+    /// Of a project that the client may submit into.
+    Project(String),
+    /// Of a worker, as the result of a task.
+    Worker(WorkerId),
+}
+
+impl std::fmt::Display for Uploader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Uploader::Project(name) => write!(f, "project:{name}"),
+            Uploader::Worker(id) => write!(f, "worker:{id}"),
+        }
     }
 }
 

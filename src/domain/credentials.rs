@@ -3,6 +3,7 @@
 
 pub mod audit;
 pub mod grant;
+pub mod hiding;
 pub mod request;
 pub mod table;
 

@@ -91,6 +91,17 @@ impl Client {
     }
 }
 
+impl Caller {
+    /// Refuses whoever was let in and is not any more; of a worker its session knows.
+    pub fn still_admitted(&self) -> Result<(), Refusal> {
+        match self {
+            Caller::Client(client) => client.still_admitted(),
+            Caller::Join(pass) => standing(pass),
+            Caller::Anonymous | Caller::Worker(_) => Ok(()),
+        }
+    }
+}
+
 /// A worker, by its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerCaller {

@@ -8,8 +8,8 @@ use super::refusal::Refusal;
 use crate::actors::messages::Reply;
 use crate::actors::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
-    ListWorkers, MakeToken, PurgeJob, RecordAct, RegisterWorker, ReportTasks, ResumeWorker, RevokeToken,
-    RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds,
+    ListWorkers, MakeToken, PurgeJob, RecordAct, RecordUpload, RegisterWorker, ReportTasks, ResumeWorker,
+    RevokeToken, RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds,
 };
 
 macro_rules! desk {
@@ -37,6 +37,7 @@ desk! {
     revoke_token: RevokeToken,
     spend_token: SpendToken,
     record_act: RecordAct,
+    record_upload: RecordUpload,
     register_worker: RegisterWorker,
     resume_worker: ResumeWorker,
     heartbeat: Heartbeat,

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::caller::Client;
 use super::query::{PAGE_LIMIT, Query, SEQUENCE_NUMBER, sequence_number};
 use super::refusal::Refusal;
 use super::state::EdgeState;
@@ -80,6 +81,7 @@ impl Asked {
     pub async fn answer<F: Follow>(
         self,
         state: web::Data<EdgeState>,
+        client: Client,
         mut follow: F,
     ) -> Result<HttpResponse, Refusal> {
         // Read before the answer begins: a job that is not there is a 404, not a stream that breaks off.
@@ -88,9 +90,9 @@ impl Asked {
             return Ok(HttpResponse::Ok()
                 .content_type("text/event-stream")
                 .insert_header((header::CACHE_CONTROL, "no-store"))
-                .streaming(events(state, follow, first, self.after)));
+                .streaming(events(state, client, follow, first, self.after)));
         }
-        let page = long_poll(&state, &mut follow, first, self).await?;
+        let page = long_poll(&state, &client, &mut follow, first, self).await?;
         Ok(HttpResponse::Ok().json(page))
     }
 }
@@ -110,6 +112,7 @@ fn wants_stream(accept: &str) -> bool {
 
 async fn long_poll<F: Follow>(
     state: &EdgeState,
+    client: &Client,
     follow: &mut F,
     first: Sequence<F::Item>,
     asked: Asked,
@@ -117,7 +120,7 @@ async fn long_poll<F: Follow>(
     let until = Instant::now() + asked.wait.duration();
     let mut page = first;
     while page.items.is_empty() && !page.ended && asked.wait.millis() > 0 {
-        match state.unless_draining(timeout_at(until, follow.wait(page.next_after))).await? {
+        match state.while_admitted(client, timeout_at(until, follow.wait(page.next_after))).await? {
             Ok(woken) => woken?,
             Err(_) => break,
         }
@@ -128,6 +131,7 @@ async fn long_poll<F: Follow>(
 
 struct Streaming<F: Follow> {
     state: web::Data<EdgeState>,
+    client: Client,
     follow: F,
     after: u64,
     /// Read and not sent yet.
@@ -138,11 +142,12 @@ struct Streaming<F: Follow> {
 /// The body of a stream. It ends with `end`, or without it when it is cut.
 fn events<F: Follow>(
     state: web::Data<EdgeState>,
+    client: Client,
     follow: F,
     first: Sequence<F::Item>,
     after: u64,
 ) -> impl Stream<Item = Result<Bytes, Refusal>> {
-    let streaming = Streaming { state, follow, after, page: Some(first), over: false };
+    let streaming = Streaming { state, client, follow, after, page: Some(first), over: false };
     stream::try_unfold(streaming, |mut streaming| async move {
         let piece = streaming.next().await?;
         Ok(piece.map(|piece| (piece, streaming)))
@@ -155,6 +160,10 @@ impl<F: Follow> Streaming<F> {
             return Ok(None);
         }
         loop {
+            // A stream that always has something to send never waits: looked at here too.
+            if self.client.still_admitted().is_err() {
+                return Ok(None);
+            }
             let page = match self.page.take() {
                 Some(page) => page,
                 None => self.follow.read(self.after, PAGE_LIMIT as usize).await?,
@@ -174,10 +183,10 @@ impl<F: Follow> Streaming<F> {
                 return Ok(Some(Bytes::from(end_of(self.after))));
             }
             let wait = timeout(COMMENT_EVERY, self.follow.wait(self.after));
-            match self.state.unless_draining(wait).await {
+            match self.state.while_admitted(&self.client, wait).await {
                 Ok(Ok(woken)) => woken?,
                 Ok(Err(_)) => return Ok(Some(Bytes::from_static(b": still here\n\n"))),
-                // Cut without `end`: whoever follows comes back to the next daemon.
+                // Cut without `end`: whoever follows comes back to the next daemon, or learns that the token is over.
                 Err(_) => return Ok(None),
             }
         }

@@ -96,8 +96,10 @@ pub fn document() -> OpenApi {
             operation(&call, entry.copied()),
         );
     }
-    let bearer =
-        HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("glc_… | glj_… | gls_…").build();
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .bearer_format("glc_… | glj_… | gls_… | gli_…")
+        .build();
     let components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)
         .security_scheme("token", SecurityScheme::Http(bearer))
@@ -190,9 +192,9 @@ fn is_keyed(call: &Call) -> bool {
     matches!(
         (call.method, call.path),
         ("POST", "/v1/jobs" | "/v1/jobs/batch" | "/v1/jobs/{job_id}/cancel" | "/v1/jobs/{job_id}/retry")
-            | ("DELETE", "/v1/jobs/{job_id}")
+            | ("DELETE", "/v1/jobs/{job_id}" | "/v1/tokens/{name}")
             | ("POST", "/v1/workers/{worker_id}/drain" | "/v1/workers/{worker_id}/evict")
-            | ("POST", "/v1/workers/{worker_id}/resume")
+            | ("POST", "/v1/workers/{worker_id}/resume" | "/v1/workers/{worker_id}/revoke" | "/v1/tokens")
     )
 }
 

@@ -1,20 +1,24 @@
 //! What the edge reads from the stores. Point reads run on the HTTP thread (tens of microseconds); longer ones
 //! go through [`blocking`](super::blocking).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::caller::Client;
 use super::desk::ask;
 use super::idempotency::{FirstAnswer, Key};
 use super::refusal::Refusal;
 use super::state::EdgeState;
 use crate::actors::messages::front_desk::{ExplainQueue, Until, WatchJob, WhoHolds};
+use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::LogsRequest;
 use crate::contract::quantity::Seconds;
 use crate::domain::change::JobStanding;
+use crate::domain::credentials::{Denied, JobAct, OwnedJob, hiding};
 use crate::store::StoreError;
 
 /// How long a queue reason may take to be found before the answer goes out without it.
@@ -43,32 +47,82 @@ pub fn no_job(id: JobId) -> Refusal {
     Refusal::not_found(format_args!("job {id}"))
 }
 
+/// A job without what the client is not shown.
+pub fn shown_to(client: &Client, mut job: Job) -> Job {
+    if !client.grant.sees_env()
+        && let Some(spec) = hiding::hidden(&job.spec)
+    {
+        job.spec = Arc::from(spec);
+    }
+    job
+}
+
+fn denial(denied: Denied, act: JobAct, id: JobId, client: &Client) -> Refusal {
+    let verb = match act {
+        JobAct::See => "see",
+        JobAct::Stop => "stop",
+        JobAct::Retry => "repeat",
+        JobAct::Remove => "remove",
+    };
+    match denied {
+        Denied::Hidden => no_job(id),
+        Denied::ReadOnly => Refusal::new(
+            ErrorCode::Forbidden,
+            format!("role `viewer` only reads; it takes role `submitter` or `admin` to {verb} a job"),
+        ),
+        Denied::NotTheirs { submitted_by } => Refusal::new(
+            ErrorCode::Forbidden,
+            format!(
+                "job {id} was submitted by `{submitted_by}`, and you are `{}`: only they and admins may {verb} it",
+                client.user()
+            ),
+        ),
+    }
+}
+
 /// Reads the id in a path; what is no id names nothing.
 pub fn job_id_in(text: &str) -> Result<JobId, Refusal> {
     text.parse().map_err(|error| Refusal::not_found(format_args!("such job: {error}")))
 }
 
 impl EdgeState {
-    /// A job as the store has it.
-    pub fn job(&self, id: JobId) -> Result<Job, Refusal> {
-        self.ports.reads.job(id)?.ok_or_else(|| no_job(id))
+    /// Whose a job is, if the client may do this to it. One that it may not see is not there.
+    pub fn owned(&self, client: &Client, act: JobAct, id: JobId) -> Result<OwnedJob, Refusal> {
+        let job = self.ports.reads.job_owner(id)?.ok_or_else(|| no_job(id))?;
+        client.grant.judge(act, &job).map_err(|denied| denial(denied, act, id, client))?;
+        Ok(job)
     }
 
-    /// Where a job stands.
-    pub fn standing(&self, id: JobId) -> Result<JobStanding, Refusal> {
+    /// Refuses a client that may not see this job. Whoever sees all is not asked, also about a job that is not there.
+    pub fn check_seen(&self, client: &Client, id: JobId) -> Result<(), Refusal> {
+        if client.grant.sees_all() {
+            return Ok(());
+        }
+        self.owned(client, JobAct::See, id).map(drop)
+    }
+
+    /// A job as the client may see it.
+    pub fn job(&self, client: &Client, id: JobId) -> Result<Job, Refusal> {
+        self.check_seen(client, id)?;
+        Ok(shown_to(client, self.ports.reads.job(id)?.ok_or_else(|| no_job(id))?))
+    }
+
+    /// Where a job stands that the client may see.
+    pub fn standing(&self, client: &Client, id: JobId) -> Result<JobStanding, Refusal> {
+        self.check_seen(client, id)?;
         self.ports.reads.job_standing(id)?.ok_or_else(|| no_job(id))
     }
 
     /// A job as it is shown: with the reason why it waits, while it does.
-    pub async fn shown_job(&self, id: JobId) -> Result<Job, Refusal> {
-        let mut job = self.job(id)?;
+    pub async fn shown_job(&self, client: &Client, id: JobId) -> Result<Job, Refusal> {
+        let mut job = self.job(client, id)?;
         if job.state == JobState::Queued {
             let reason =
                 ask(|reply| self.ports.desk.explain_queue.do_send(ExplainQueue { job_id: id, reply }));
             // The reason is a courtesy: a job is shown without it rather than late.
             let reason = timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten();
             let reason = match reason {
-                Some(reason) => Some(self.naming_the_holder(reason).await?),
+                Some(reason) => Some(self.naming_the_holder(client, reason).await?),
                 None => None,
             };
             let reasons = [job.queue_reason.take(), reason];
@@ -78,15 +132,15 @@ impl EdgeState {
         Ok(job)
     }
 
-    /// Who waits for a single job wants to know which, whose, and how long at most.
-    async fn naming_the_holder(&self, reason: String) -> Result<String, Refusal> {
+    /// Who waits for a single job wants to know which, whose, and how long at most, if they may see it.
+    async fn naming_the_holder(&self, client: &Client, reason: String) -> Result<String, Refusal> {
         const ONE: &str = "held by 1 task";
         if !reason.contains(ONE) || reason.contains(" · ") {
             return Ok(reason);
         }
         let holder = ask(|reply| self.ports.desk.who_holds.do_send(WhoHolds { reply }));
         let Ok(Ok(Some(holder))) = timeout(REASON_WITHIN, holder).await else { return Ok(reason) };
-        let Some(job) = self.ports.reads.job(holder.job_id)? else { return Ok(reason) };
+        let Ok(job) = self.owned(client, JobAct::See, holder.job_id) else { return Ok(reason) };
         let id = holder.job_id.to_string();
         let tail = &id[id.len() - SHOWN_TAIL..];
         let at_most = holder.at_most.map(|left| format!(", up to {}", roughly(left))).unwrap_or_default();

@@ -44,10 +44,13 @@ impl Refusal {
         refusal
     }
 
-    /// A spec's faults: `not_supported` when nothing else is wrong with it, else `invalid_spec`.
+    /// A spec's faults: `not_supported` when nothing else is wrong with it, `not_found` when its project is none of the
+    /// client's and nothing else is wrong, else `invalid_spec`.
     pub fn spec(faults: Vec<Fault>) -> Self {
-        let unbuilt = faults.iter().all(|fault| fault.code == ErrorCode::NotSupported.word());
-        Self::faults(if unbuilt { ErrorCode::NotSupported } else { ErrorCode::InvalidSpec }, faults)
+        let only = |code: ErrorCode| faults.iter().all(|fault| fault.code == code.word());
+        let alone = [ErrorCode::NotSupported, ErrorCode::NotFound];
+        let code = alone.into_iter().find(|code| only(*code)).unwrap_or(ErrorCode::InvalidSpec);
+        Self::faults(code, faults)
     }
 
     /// `thing` is not there, or not the caller's to see.
@@ -109,6 +112,11 @@ impl Refusal {
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
+    }
+
+    /// Given before, to the first of these calls.
+    pub fn replayed(self) -> Self {
+        self.header(HeaderName::from_static("idempotency-replayed"), HeaderValue::from_static("true"))
     }
 
     /// With the seconds after which a repeat is worth it.
@@ -194,6 +202,7 @@ impl From<Unreadable> for Refusal {
         match unreadable {
             Unreadable::Faults(faults) => Self::spec(faults),
             Unreadable::Artifacts(error) => Self::from(error),
+            Unreadable::Owners(error) => Self::internal(error),
             Unreadable::Write(error) => Self::internal(error),
         }
     }

@@ -15,6 +15,7 @@ mod list;
 mod sequences;
 mod server;
 mod submit;
+mod tokens;
 mod worker;
 
 pub(super) use artifacts::content_range;
@@ -64,9 +65,9 @@ fn gated(route: Route, entry: &'static RouteEntry) -> Route {
 
 // The busiest paths come first: the router tries them in this order.
 routes! {
-    "/v1/jobs" => { POST Client submit::one, GET Client list::list }
-    "/v1/jobs/batch" => { POST Client submit::batch }
-    "/v1/jobs/{job_id}" => { GET Client job::show, DELETE Client job::purge }
+    "/v1/jobs" => { POST Submitter submit::one, GET Client list::list }
+    "/v1/jobs/batch" => { POST Submitter submit::batch }
+    "/v1/jobs/{job_id}" => { GET Client job::show, DELETE Submitter job::purge }
     "/v1/jobs/{job_id}/logs" => { GET Client sequences::logs }
     "/v1/jobs/{job_id}/events" => { GET Client sequences::events }
     "/v1/worker/acquire" => { POST Worker worker::acquire }
@@ -80,23 +81,26 @@ routes! {
     "/v1/worker/resume" => { POST Worker worker::resume }
     "/v1/worker/deregister" => { POST Worker worker::deregister }
     "/v1/workers/register" => { POST Join worker::register }
-    "/v1/jobs/{job_id}/cancel" => { POST Client job::cancel }
-    "/v1/jobs/{job_id}/retry" => { POST Client job::retry }
+    "/v1/jobs/{job_id}/cancel" => { POST Submitter job::cancel }
+    "/v1/jobs/{job_id}/retry" => { POST Submitter job::retry }
     "/v1/jobs/{job_id}/tasks" => { GET Client job::tasks }
     "/v1/jobs/{job_id}/outputs" => { GET Client job::outputs }
     "/v1/jobs/{job_id}/undeclared/{path:.+}" => { GET Client job::undeclared }
     "/v1/events" => { GET Client sequences::feed }
-    "/v1/artifacts/missing" => { POST ClientOrWorker artifacts::missing }
+    "/v1/artifacts/missing" => { POST SubmitterOrWorker artifacts::missing }
     "/v1/artifacts/sha256/{hex}" => {
         GET ClientOrWorker artifacts::read,
         HEAD ClientOrWorker artifacts::head,
-        PUT ClientOrWorker artifacts::put,
+        PUT SubmitterOrWorker artifacts::put,
     }
     "/v1/workers" => { GET Client fleet::list }
     "/v1/workers/{worker_id}" => { GET Client fleet::show }
     "/v1/workers/{worker_id}/drain" => { POST Admin fleet::drain }
     "/v1/workers/{worker_id}/evict" => { POST Admin fleet::evict }
     "/v1/workers/{worker_id}/resume" => { POST Admin fleet::resume }
+    "/v1/workers/{worker_id}/revoke" => { POST Admin fleet::revoke }
+    "/v1/tokens" => { GET Admin tokens::list, POST Admin tokens::create }
+    "/v1/tokens/{name}" => { DELETE Admin tokens::revoke }
     "/v1/server" => { GET Client server::status }
     "/v1/whoami" => { GET Client server::whoami }
     "/v1/admin/stop" => { POST Admin server::stop }

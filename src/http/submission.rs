@@ -5,18 +5,23 @@ use std::sync::Arc;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::caller::Client;
+use super::state::Ports;
 use crate::actors::messages::front_desk::NewJob;
 use crate::actors::messages::scheduler::Shape;
 use crate::artifacts::{ArtifactError, ArtifactStore};
 use crate::clock;
 use crate::contract::artifact::Digest;
+use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
 use crate::contract::job::{Job, JobState};
 use crate::contract::problem::{Fault, Warning};
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::JobSpec;
 use crate::domain::change::JobRecord;
+use crate::domain::credentials::Grant;
 use crate::domain::spec::{self, ReadOptions};
+use crate::store::{Reads, StoreError};
 
 /// Why a spec does not become a job.
 #[derive(Debug, thiserror::Error)]
@@ -27,52 +32,109 @@ pub enum Unreadable {
     /// Whether its artifacts are here cannot be told.
     #[error("cannot look for the artifacts of a spec")]
     Artifacts(#[source] ArtifactError),
+    /// Whose its artifacts are cannot be told.
+    #[error("cannot look up the artifacts of a spec")]
+    Owners(#[from] StoreError),
     /// It cannot be written down again.
     #[error("cannot write a spec as JSON")]
     Write(#[from] serde_json::Error),
 }
 
-/// Reads one spec and makes a job of it. Pointers begin with `prefix`. Artifacts that it names are pinned in
-/// `artifacts`, so that they are still there when the job is recorded; those that are not here are faults, told
-/// together with the others.
+/// What a client may submit: into which projects, how high, and with which artifacts.
+#[derive(Clone, Copy)]
+pub struct Bounds<'a> {
+    grant: &'a Grant,
+    artifacts: &'a ArtifactStore,
+    reads: &'a Reads,
+}
+
+impl<'a> Bounds<'a> {
+    /// Those of this client.
+    pub fn of(client: &'a Client, ports: &'a Ports) -> Self {
+        Self { grant: &client.grant, artifacts: &ports.artifacts, reads: &ports.reads }
+    }
+
+    /// What of a spec goes beyond them. Read from the document, so that a spec with other faults has these told too.
+    pub fn faults(&self, value: &Value, prefix: &str) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let project = project_in(value);
+        if !self.grant.may_submit_into(project) {
+            let into = self.grant.projects.names().unwrap_or_default().join("`, `");
+            faults.push(Fault {
+                pointer: format!("{prefix}/project"),
+                code: ErrorCode::NotFound.word().to_owned(),
+                detail: format!(
+                    "there is no project `{}` for this token; it may submit into `{into}`",
+                    project.escape_debug()
+                ),
+            });
+        }
+        let given = value.get("priority").and_then(Value::as_i64).and_then(|given| i32::try_from(given).ok());
+        let given = given.unwrap_or_default();
+        if let Some(most) = self.grant.priority_over(given) {
+            faults.push(Fault {
+                pointer: format!("{prefix}/priority"),
+                code: "invalid".to_owned(),
+                detail: format!("{given} given; this token may submit with at most {most}"),
+            });
+        }
+        faults
+    }
+
+    /// Pins the artifacts that a spec names; those that are not here, or that are not the project's, are its faults.
+    pub fn pin_named(&self, value: &Value, prefix: &str) -> Result<Vec<Digest>, Unreadable> {
+        let named = named_artifacts(value, prefix);
+        let project = [project_in(value).to_owned()];
+        let mut missing = Vec::new();
+        for (pointer, digest) in &named {
+            let may = self.grant.sees_all() || self.reads.artifact_of_projects(digest, &project)?;
+            if !may || !self.artifacts.touch(*digest).map_err(Unreadable::Artifacts)? {
+                missing.push(Fault {
+                    pointer: pointer.clone(),
+                    code: "missing_artifact".to_owned(),
+                    detail: format!("artifact not uploaded: {digest}; PUT it first"),
+                });
+            }
+        }
+        if missing.is_empty() {
+            Ok(named.into_iter().map(|(_, digest)| digest).collect())
+        } else {
+            Err(Unreadable::Faults(missing))
+        }
+    }
+}
+
+fn project_in(value: &Value) -> &str {
+    value.get("project").and_then(Value::as_str).unwrap_or("default")
+}
+
+/// Reads one spec and makes a job of it. Pointers begin with `prefix`. Artifacts that it names are pinned, so that they
+/// are still there when the job is recorded; those that are not here are faults, told together with the others.
 pub fn read_job(
     value: &Value,
     prefix: &str,
     options: ReadOptions,
-    submitted_by: &str,
-    artifacts: &ArtifactStore,
+    client: &Client,
+    ports: &Ports,
 ) -> Result<NewJob, Unreadable> {
+    let bounds = Bounds::of(client, ports);
     let read = spec::read(value, prefix, options);
-    let pinned = pin_named(value, prefix, artifacts);
-    match (read, pinned) {
-        (Ok(read), Ok(named)) => Ok(new_job(read.spec, read.warnings, named, submitted_by, None)?),
-        (Ok(_), Err(refused)) => Err(refused),
-        (Err(faults), Ok(_)) => Err(Unreadable::Faults(faults)),
-        (Err(mut faults), Err(Unreadable::Faults(missing))) => {
+    let mut faults = bounds.faults(value, prefix);
+    let pinned = match bounds.pin_named(value, prefix) {
+        Ok(named) => named,
+        Err(Unreadable::Faults(missing)) => {
             faults.extend(missing);
-            Err(Unreadable::Faults(faults))
+            Vec::new()
         }
-        (Err(_), Err(refused)) => Err(refused),
-    }
-}
-
-/// Pins the artifacts that a spec names; those that are not here are its faults.
-pub fn pin_named(value: &Value, prefix: &str, artifacts: &ArtifactStore) -> Result<Vec<Digest>, Unreadable> {
-    let named = named_artifacts(value, prefix);
-    let mut missing = Vec::new();
-    for (pointer, digest) in &named {
-        if !artifacts.touch(*digest).map_err(Unreadable::Artifacts)? {
-            missing.push(Fault {
-                pointer: pointer.clone(),
-                code: "missing_artifact".to_owned(),
-                detail: format!("artifact not uploaded: {digest}; PUT it first"),
-            });
+        Err(refused) => return Err(refused),
+    };
+    match read {
+        Ok(read) if faults.is_empty() => Ok(new_job(read.spec, read.warnings, pinned, client.user(), None)?),
+        Ok(_) => Err(Unreadable::Faults(faults)),
+        Err(mut found) => {
+            found.extend(faults);
+            Err(Unreadable::Faults(found))
         }
-    }
-    if missing.is_empty() {
-        Ok(named.into_iter().map(|(_, digest)| digest).collect())
-    } else {
-        Err(Unreadable::Faults(missing))
     }
 }
 

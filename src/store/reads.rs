@@ -1,12 +1,13 @@
 //! Reads of the main database on connections of their own: blocking calls that see what is committed.
 
+mod access;
 mod history;
 mod jobs;
 mod restart;
 
 use super::pool::Pool;
 
-pub use history::TaskFinish;
+pub use history::{FeedScope, TaskFinish};
 pub use jobs::{JobFilter, LabelFilter};
 pub use restart::LiveRow;
 

@@ -151,6 +151,14 @@ diesel::table! {
 }
 
 diesel::table! {
+    artifact_uploads (digest, owner) {
+        digest -> Binary,
+        owner -> Text,
+        uploaded_at -> BigInt,
+    }
+}
+
+diesel::table! {
     outbox (id) {
         id -> Binary,
         kind -> Text,
@@ -176,5 +184,7 @@ diesel::allow_tables_to_appear_in_same_query!(
     late_results,
     tasks,
     task_standings,
-    artifact_refs
+    artifact_refs,
+    artifact_uploads,
+    events
 );

@@ -19,15 +19,15 @@ use super::forms::{
 };
 use super::lock::StateLock;
 use super::schema::{
-    artifact_refs, events, job_results, job_standings, jobs, late_results, meta, outbox, task_standings,
-    tasks, tokens, used_keys, workers,
+    artifact_refs, artifact_uploads, events, job_results, job_standings, jobs, late_results, meta, outbox,
+    task_standings, tasks, tokens, used_keys, workers,
 };
 use super::space::Ballast;
 use crate::contract::artifact::Digest;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::contract::worker::TaskState;
-use crate::domain::change::{Change, JobResults, TaskStanding};
+use crate::domain::change::{Change, JobResults, TaskStanding, Uploader};
 
 /// Where the journal writes. A trait, so that tests can make the nth commit fail.
 pub trait CommitPort: Send {
@@ -41,6 +41,10 @@ pub const KEYS_KEPT: Seconds = Seconds::new(7 * 86_400);
 const KEYS_PRUNED_AT_ONCE: i64 = 256;
 /// Between two looks for old keys, by the clock of the keys themselves.
 const PRUNE_EVERY: Seconds = Seconds::new(60);
+/// How long it is remembered who sent an artifact; longer than anything else keeps one that no job names.
+const UPLOADS_KEPT: Seconds = Seconds::new(7 * 86_400);
+/// Old ones go in passing, like keys.
+const UPLOADS_PRUNED_AT_ONCE: i64 = 16;
 /// A placed task until its worker starts it.
 const FRESH_TASK: TaskStanding = TaskStanding {
     state: TaskState::Assigned,
@@ -219,6 +223,7 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
         Change::WorkerRecorded(record) => {
             replace_into(workers::table).values(WorkerForm::from(&**record)).execute(connection)?;
         }
+        Change::ArtifactSent(digest, uploader, at) => write_upload(connection, digest, uploader, *at)?,
         Change::TokenRecorded(record) => {
             replace_into(tokens::table).values(TokenForm::from(&**record)).execute(connection)?;
         }
@@ -246,6 +251,33 @@ fn refer(
                 artifact_refs::digest.eq(*digest.bytes()),
             ))
             .execute(connection)?;
+    }
+    Ok(())
+}
+
+/// Also drops rows that are too old to matter, from the old end, a few at a time.
+fn write_upload(
+    connection: &mut SqliteConnection,
+    digest: &Digest,
+    uploader: &Uploader,
+    at: Timestamp,
+) -> QueryResult<()> {
+    replace_into(artifact_uploads::table)
+        .values((
+            artifact_uploads::digest.eq(*digest.bytes()),
+            artifact_uploads::owner.eq(uploader.to_string()),
+            artifact_uploads::uploaded_at.eq(at.micros()),
+        ))
+        .execute(connection)?;
+    let before = at.minus(UPLOADS_KEPT).micros();
+    let old: Vec<(Vec<u8>, String)> = artifact_uploads::table
+        .filter(artifact_uploads::uploaded_at.lt(before))
+        .order(artifact_uploads::uploaded_at)
+        .limit(UPLOADS_PRUNED_AT_ONCE)
+        .select((artifact_uploads::digest, artifact_uploads::owner))
+        .load(connection)?;
+    for row in old {
+        delete(artifact_uploads::table.find(row)).execute(connection)?;
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ mod processes;
 mod refusals;
 mod remote_worker;
 mod second_machine;
+mod revoking;
 mod secrets;
 mod secure;
 mod stops;

@@ -2,37 +2,46 @@
 
 use std::collections::BTreeSet;
 
+use gpulayer::contract::ids::WorkerId;
+use gpulayer::credentials;
 use gpulayer::http::caller::Access;
 use gpulayer::http::routes::ROUTES;
 use serde_json::json;
 
-use crate::stand::{CLIENT, JOIN, SESSION, Stand};
+use crate::stand::{CLIENT, EXPIRED, INSTANCE, JOIN, REVOKED, SESSION, SUBMITTER, Stand, VIEWER};
 use crate::wire::Request;
+
+/// A session that is over.
+const FORMER_SESSION: &str = "gls_former";
 
 /// Whom each route lets in, said a second time by hand: a route that changes its doors must change here too.
 const DOORS: &[(&str, &str, Access)] = &[
-    ("POST", "/v1/jobs", Access::Client),
+    ("POST", "/v1/jobs", Access::Submitter),
     ("GET", "/v1/jobs", Access::Client),
-    ("POST", "/v1/jobs/batch", Access::Client),
+    ("POST", "/v1/jobs/batch", Access::Submitter),
     ("GET", "/v1/jobs/{job_id}", Access::Client),
-    ("DELETE", "/v1/jobs/{job_id}", Access::Client),
+    ("DELETE", "/v1/jobs/{job_id}", Access::Submitter),
     ("GET", "/v1/jobs/{job_id}/logs", Access::Client),
     ("GET", "/v1/jobs/{job_id}/events", Access::Client),
-    ("POST", "/v1/jobs/{job_id}/cancel", Access::Client),
-    ("POST", "/v1/jobs/{job_id}/retry", Access::Client),
+    ("POST", "/v1/jobs/{job_id}/cancel", Access::Submitter),
+    ("POST", "/v1/jobs/{job_id}/retry", Access::Submitter),
     ("GET", "/v1/jobs/{job_id}/tasks", Access::Client),
     ("GET", "/v1/jobs/{job_id}/outputs", Access::Client),
     ("GET", "/v1/jobs/{job_id}/undeclared/{path:.+}", Access::Client),
     ("GET", "/v1/events", Access::Client),
     ("GET", "/v1/artifacts/sha256/{hex}", Access::ClientOrWorker),
     ("HEAD", "/v1/artifacts/sha256/{hex}", Access::ClientOrWorker),
-    ("PUT", "/v1/artifacts/sha256/{hex}", Access::ClientOrWorker),
-    ("POST", "/v1/artifacts/missing", Access::ClientOrWorker),
+    ("PUT", "/v1/artifacts/sha256/{hex}", Access::SubmitterOrWorker),
+    ("POST", "/v1/artifacts/missing", Access::SubmitterOrWorker),
     ("GET", "/v1/workers", Access::Client),
     ("GET", "/v1/workers/{worker_id}", Access::Client),
     ("POST", "/v1/workers/{worker_id}/drain", Access::Admin),
     ("POST", "/v1/workers/{worker_id}/evict", Access::Admin),
     ("POST", "/v1/workers/{worker_id}/resume", Access::Admin),
+    ("POST", "/v1/workers/{worker_id}/revoke", Access::Admin),
+    ("GET", "/v1/tokens", Access::Admin),
+    ("POST", "/v1/tokens", Access::Admin),
+    ("DELETE", "/v1/tokens/{name}", Access::Admin),
     ("GET", "/v1/server", Access::Client),
     ("GET", "/v1/whoami", Access::Client),
     ("GET", "/v1/openapi.json", Access::Client),
@@ -67,24 +76,68 @@ fn the_table_of_doors_names_every_route() {
 enum Who {
     Nobody,
     Wrong,
-    Client,
+    Expired,
+    Revoked,
+    Admin,
+    Submitter,
+    Viewer,
     Join,
+    Instance,
     Worker,
+    FormerWorker,
     Local,
     LocalWrong,
 }
 
+const EVERYBODY: [Who; 13] = [
+    Who::Nobody,
+    Who::Wrong,
+    Who::Expired,
+    Who::Revoked,
+    Who::Admin,
+    Who::Submitter,
+    Who::Viewer,
+    Who::Join,
+    Who::Instance,
+    Who::Worker,
+    Who::FormerWorker,
+    Who::Local,
+    Who::LocalWrong,
+];
+
 /// The status that a door answers with, `None` when it opens.
 fn refusal(access: Access, who: Who) -> Option<u16> {
     match (access, who) {
-        (_, Who::Wrong | Who::LocalWrong) => Some(401),
+        (_, Who::Wrong | Who::LocalWrong | Who::Expired | Who::Revoked) => Some(401),
         (Access::Open, _) => None,
         (_, Who::Nobody) => Some(401),
-        (Access::Client | Access::Admin, Who::Client | Who::Local) => None,
-        (Access::ClientOrWorker, Who::Client | Who::Local | Who::Worker) => None,
-        (Access::Join, Who::Join) => None,
-        (Access::Worker | Access::WorkerOrFormer, Who::Worker) => None,
+        (_, Who::Admin | Who::Local) => match access {
+            Access::Join | Access::Worker | Access::WorkerOrFormer => Some(403),
+            _ => None,
+        },
+        (
+            Access::Client | Access::Submitter | Access::ClientOrWorker | Access::SubmitterOrWorker,
+            Who::Submitter,
+        ) => None,
+        (Access::Client | Access::ClientOrWorker, Who::Viewer) => None,
+        (Access::Join, Who::Join | Who::Instance) => None,
+        (
+            Access::Worker | Access::WorkerOrFormer | Access::ClientOrWorker | Access::SubmitterOrWorker,
+            Who::Worker,
+        ) => None,
+        (Access::WorkerOrFormer, Who::FormerWorker) => None,
+        (Access::Worker | Access::ClientOrWorker | Access::SubmitterOrWorker, Who::FormerWorker) => Some(401),
         _ => Some(403),
+    }
+}
+
+/// What its token is refused with, wherever it is shown.
+fn refusal_code(who: Who) -> Option<&'static str> {
+    match who {
+        Who::Wrong | Who::LocalWrong => Some("unauthenticated"),
+        Who::Expired => Some("token_expired"),
+        Who::Revoked => Some("token_revoked"),
+        _ => None,
     }
 }
 
@@ -92,24 +145,32 @@ fn dressed(request: Request, who: Who) -> Request {
     match who {
         Who::Nobody | Who::Local => request.header("X-GpuLayer-Protocol", "1"),
         Who::Wrong | Who::LocalWrong => request.token("glc_wrong"),
-        Who::Client => request.token(CLIENT),
+        Who::Expired => request.token(EXPIRED),
+        Who::Revoked => request.token(REVOKED),
+        Who::Admin => request.token(CLIENT),
+        Who::Submitter => request.token(SUBMITTER),
+        Who::Viewer => request.token(VIEWER),
         Who::Join => request.token(JOIN),
+        Who::Instance => request.token(INSTANCE),
         Who::Worker => request.token(SESSION),
+        Who::FormerWorker => request.token(FORMER_SESSION),
     }
 }
 
 #[test]
 fn every_route_opens_for_its_callers_and_for_nobody_else() {
     let stand = Stand::start();
+    stand.shared.credentials().admit_session(credentials::hash(FORMER_SESSION), WorkerId::from_u128(99));
+    stand.shared.credentials().end_session(WorkerId::from_u128(99));
     for (method, path, access) in DOORS {
         let path = path
             .replace("{job_id}", "job_00000000000000000000000001")
             .replace("{task_id}", "task_00000000000000000000000001")
             .replace("{worker_id}", "wkr_00000000000000000000000001")
             .replace("{hex}", &"a".repeat(64))
+            .replace("{name}", "nobody")
             .replace("{path:.+}", "file");
-        for who in [Who::Nobody, Who::Wrong, Who::Client, Who::Join, Who::Worker, Who::Local, Who::LocalWrong]
-        {
+        for who in EVERYBODY {
             let local = matches!(who, Who::Local | Who::LocalWrong);
             let request = if local { stand.unix(method, &path) } else { stand.tcp(method, &path) };
             let answer = dressed(request, who).send();
@@ -119,11 +180,14 @@ fn every_route_opens_for_its_callers_and_for_nobody_else() {
                     !matches!(answer.status, 401 | 403 | 429) && answer.status < 500,
                     "{method} {path} by {who:?}: {answer:?}"
                 ),
-                // Enough wrong tokens make a 429 of a 401.
-                Some(401) if who == Who::Wrong => {
-                    assert!(matches!(answer.status, 401 | 429), "{method} {path} by {who:?}: {answer:?}");
+                // Enough tokens that open nothing make a 429 of a 401.
+                Some(401) if answer.status == 429 && refusal_code(who).is_some() => {}
+                Some(status) => {
+                    assert_eq!(answer.status, status, "{method} {path} by {who:?}: {answer:?}");
+                    if let Some(code) = refusal_code(who).filter(|_| *method != "HEAD") {
+                        assert_eq!(answer.code(), code, "{method} {path} by {who:?}");
+                    }
                 }
-                Some(status) => assert_eq!(answer.status, status, "{method} {path} by {who:?}: {answer:?}"),
             }
         }
     }
@@ -145,7 +209,12 @@ fn too_many_wrong_tokens_are_limited_but_a_right_one_never_is() {
     let statuses: Vec<u16> = (0..40).map(|_| wrong().status).collect();
     assert_eq!(statuses[0], 401);
     assert!(statuses.contains(&429), "{statuses:?}");
-    stand.tcp("GET", "/v1/whoami").token(CLIENT).send().ok(200);
+    // They come from one address, as from behind one NAT.
+    for right in [CLIENT, SUBMITTER, VIEWER] {
+        stand.tcp("GET", "/v1/whoami").token(right).send().ok(200);
+    }
+    let beat = json!({ "seq": 1, "incarnation": 1, "tasks": [] });
+    stand.worker("/v1/worker/heartbeat", &beat).send().ok(200);
 }
 
 #[test]

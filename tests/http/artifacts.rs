@@ -169,6 +169,7 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
     let put_own =
         |bytes: &[u8]| stand.tcp("PUT", &path(digest(bytes))).token(SESSION).body(BYTES, bytes).send();
     put_own(b"result").ok(201);
+    put_own(b"other").ok(201);
     put_own(b"other").ok(200);
     let missing = stand.worker("/v1/artifacts/missing", &json!({ "artifacts": [other] }));
     missing.send().ok(200);

@@ -227,6 +227,7 @@ impl FakeDesk {
             revoke_token: desk.clone().recipient(),
             spend_token: desk.clone().recipient(),
             record_act: desk.clone().recipient(),
+            record_upload: desk.clone().recipient(),
             register_worker: desk.clone().recipient(),
             resume_worker: desk.clone().recipient(),
             heartbeat: desk.clone().recipient(),
@@ -433,6 +434,13 @@ handles! {
     SpendToken => |shared, call| {
         let spent = shared.tokens.lock().spend(&call.hash, &call.registration, clock::now()).map(drop);
         let _ = call.reply.send(spent);
+    }
+    RecordUpload => |shared, call| {
+        let sent = call.uploaders.into_iter();
+        let changes: Vec<_> =
+            sent.map(|uploader| Change::ArtifactSent(call.digest, uploader, clock::now())).collect();
+        shared.commit(&changes);
+        let _ = call.reply.send(());
     }
     RecordAct => |shared, call| {
         shared.acts.lock().push((call.act, call.target));

@@ -16,7 +16,7 @@ use gpulayer::artifacts::{ArtifactStore, Limits};
 use gpulayer::clock;
 use gpulayer::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use gpulayer::contract::protocol::Identity;
-use gpulayer::contract::token::TokenKind;
+use gpulayer::contract::token::{Role, TokenKind};
 use gpulayer::contract::worker::WorkerKind;
 use gpulayer::credentials;
 use gpulayer::credentials::known::Credentials;
@@ -33,7 +33,18 @@ use crate::desk::{FakeDesk, Shared};
 use crate::wire::{Place, Request};
 
 pub const CLIENT: &str = "glc_test";
+/// Submits into `mine`, with priority 10 at most.
+pub const SUBMITTER: &str = "glc_submitter";
+/// Another one of `mine`.
+pub const MATE: &str = "glc_mate";
+/// Submits into `theirs`.
+pub const STRANGER: &str = "glc_stranger";
+/// Sees `mine`.
+pub const VIEWER: &str = "glc_viewer";
+pub const EXPIRED: &str = "glc_expired";
+pub const REVOKED: &str = "glc_revoked";
 pub const JOIN: &str = "glj_test";
+pub const INSTANCE: &str = "gli_test";
 pub const SESSION: &str = "gls_test";
 pub const WORKER: WorkerId = WorkerId::from_u128(42);
 /// The task that [`WORKER`] holds under epoch 1.
@@ -131,6 +142,12 @@ impl Stand {
         job["id"].as_str().unwrap().parse().unwrap()
     }
 
+    /// Submits `spec` with `token` and gives the job's id.
+    pub fn submit_as(&self, token: &str, spec: &Value) -> JobId {
+        let job = self.tcp("POST", "/v1/jobs").token(token).json(spec).send().ok(201).json();
+        job["id"].as_str().unwrap().parse().unwrap()
+    }
+
     /// Begins the stop and returns when the server has left.
     pub fn stop(&mut self) {
         if let Some(stop) = self.stop.take() {
@@ -167,10 +184,9 @@ pub fn serve_at(socket: &Path) -> Result<(), ServeError> {
 
 fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, folder: &Path) -> Ports {
     let limits = Limits { max_artifact_bytes: MAX_ARTIFACT_BYTES };
-    let token = |text: &str, kind, name: &str| {
-        TokenRecord::unconfined(credentials::hash(text), kind, name, clock::now())
-    };
-    let tokens = [token(CLIENT, TokenKind::Client, "test-client"), token(JOIN, TokenKind::Join, "test-join")];
+    let tokens = tokens();
+    let stored: Vec<_> = tokens.iter().map(|token| Change::TokenRecorded(Box::new(token.clone()))).collect();
+    shared.record(&stored);
     let credentials =
         Arc::new(Credentials::load(tokens.clone(), [(credentials::hash(SESSION), WORKER, false)]));
     *shared.credentials.lock() = Some(credentials.clone());
@@ -191,6 +207,32 @@ fn ports(store: &Store, shared: Arc<Shared>, durable: watch::Receiver<Seq>, fold
         on_demand: false,
         started_at: clock::now(),
     }
+}
+
+/// Every kind of token.
+fn tokens() -> Vec<TokenRecord> {
+    let now = clock::now();
+    let token = |text: &str, kind| {
+        let name = text.split_once('_').unwrap().1;
+        TokenRecord::unconfined(credentials::hash(text), kind, name, now)
+    };
+    let client = |text: &str, role, project: &str| TokenRecord {
+        role: Some(role),
+        projects: vec![project.to_owned()],
+        ..token(text, TokenKind::Client)
+    };
+    let admin = token(CLIENT, TokenKind::Client);
+    vec![
+        TokenRecord { name: "test-client".to_owned(), ..admin },
+        TokenRecord { max_priority: Some(10), ..client(SUBMITTER, Role::Submitter, "mine") },
+        client(MATE, Role::Submitter, "mine"),
+        client(STRANGER, Role::Submitter, "theirs"),
+        client(VIEWER, Role::Viewer, "mine"),
+        TokenRecord { expires_at: Some(now), ..token(EXPIRED, TokenKind::Client) },
+        TokenRecord { revoked_at: Some(now), ..token(REVOKED, TokenKind::Client) },
+        TokenRecord { name: "test-join".to_owned(), ..token(JOIN, TokenKind::Join) },
+        TokenRecord { name: "test-instance".to_owned(), ..token(INSTANCE, TokenKind::Instance) },
+    ]
 }
 
 /// [`WORKER`] as the store has it.

@@ -1,6 +1,7 @@
 DROP TABLE late_results;
 DROP TABLE meta;
 DROP TABLE outbox;
+DROP TABLE artifact_uploads;
 DROP TABLE artifact_refs;
 DROP TABLE tokens;
 DROP TABLE workers;

@@ -147,6 +147,16 @@ CREATE TABLE artifact_refs (
 ) WITHOUT ROWID;
 CREATE INDEX artifact_refs_by_digest ON artifact_refs (digest);
 
+-- Who sent the bytes of an artifact that no job of theirs names yet: `project:NAME`, or `worker:ID`. Without rows for
+-- whoever may see everything. Pruned after a week: what is still wanted by then is in `artifact_refs`.
+CREATE TABLE artifact_uploads (
+    digest      BLOB    NOT NULL,
+    owner       TEXT    NOT NULL,
+    uploaded_at INTEGER NOT NULL,
+    PRIMARY KEY (digest, owner)
+) WITHOUT ROWID;
+CREATE INDEX artifact_uploads_by_age ON artifact_uploads (uploaded_at);
+
 -- Effects on the outside that must survive a crash: delivered at least once, with this id.
 CREATE TABLE outbox (
     id         BLOB    NOT NULL PRIMARY KEY,

@@ -1,4 +1,4 @@
-//! Credentials, and the record of who used which power. What is decided here holds for the edge from the moment it is on
+//! Credentials, and the record of who used which power and who sent what. What is decided here holds for the edge from the moment it is on
 //! disk: it shares the table of known credentials.
 
 use std::sync::Arc;
@@ -7,7 +7,9 @@ use actix::{Context, Handler};
 use serde_json::json;
 
 use super::{JobSupervisor, Speech, answer};
-use crate::actors::messages::front_desk::{Act, Keyed, MakeToken, RecordAct, RevokeToken, SpendToken};
+use crate::actors::messages::front_desk::{
+    Act, Keyed, MakeToken, RecordAct, RecordUpload, RevokeToken, SpendToken,
+};
 use crate::actors::messages::send;
 use crate::domain::change::Change;
 
@@ -110,6 +112,19 @@ impl Handler<SpendToken> for JobSupervisor {
         ledger.changes.extend(spent.map(|token| Change::TokenRecorded(Box::new(token))));
         self.commit(ctx, ledger, &[]);
         self.say_at_newest(answer(call.reply, Ok(())));
+    }
+}
+
+impl Handler<RecordUpload> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, call: RecordUpload, ctx: &mut Context<Self>) {
+        let mut ledger = self.ledger();
+        let now = ledger.now;
+        let sent = call.uploaders.into_iter();
+        ledger.changes.extend(sent.map(|uploader| Change::ArtifactSent(call.digest, uploader, now)));
+        self.commit(ctx, ledger, &[]);
+        self.say_at_newest(answer(call.reply, ()));
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use actix::Message;
 
 use super::Reply;
+use crate::contract::artifact::Digest;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::{
@@ -16,7 +17,7 @@ use crate::contract::quantity::Seconds;
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::Worker;
 use crate::credentials::known::Pass;
-use crate::domain::change::{JobRecord, TokenRecord, UsedKey};
+use crate::domain::change::{JobRecord, TokenRecord, Uploader, UsedKey};
 pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
 
@@ -298,6 +299,18 @@ pub struct SpendToken {
     pub registration: String,
     /// Answered once durable.
     pub reply: Reply<Result<(), TokenRefusal>>,
+}
+
+/// Somebody who may not see everything sent all bytes of an artifact.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RecordUpload {
+    /// Which.
+    pub digest: Digest,
+    /// On whose behalf.
+    pub uploaders: Vec<Uploader>,
+    /// Answered once durable.
+    pub reply: Reply<()>,
 }
 
 /// Somebody used a power that no other message tells of.

@@ -14,6 +14,7 @@ use crate::contract::protocol::{
 };
 use crate::contract::server::{ServerStatus, StopRequest, WhoAmI};
 use crate::contract::spec::JobSpec;
+use crate::contract::token::{CreateToken, CreatedToken, Token};
 use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker};
 
 use Content::{Followed, Json, Nothing, Raw};
@@ -191,6 +192,13 @@ fn workers() -> Vec<Call> {
             Json(of::<Worker>()),
         ),
         post(
+            "/v1/workers/{worker_id}/revoke",
+            "End this worker's session for good; its tasks are killed and end `revoked`",
+            Nothing,
+            200,
+            Json(of::<Worker>()),
+        ),
+        post(
             "/v1/workers/register",
             "A machine joins",
             Json(of::<RegisterRequest>()),
@@ -252,6 +260,28 @@ fn server() -> Vec<Call> {
     vec![
         get("/v1/server", "Versions, limits, and what there is to do", &[], Json(of::<ServerStatus>())),
         get("/v1/whoami", "The caller's credential", &[], Json(of::<WhoAmI>())),
+        get(
+            "/v1/tokens",
+            "All credentials, newest first, without their secrets",
+            &[],
+            Json(named::<Page<Token>, Token>("TokenPage")),
+        ),
+        post(
+            "/v1/tokens",
+            "Make a credential; its secret is shown this once",
+            Json(of::<CreateToken>()),
+            201,
+            Json(of::<CreatedToken>()),
+        ),
+        Call {
+            method: "DELETE",
+            path: "/v1/tokens/{name}",
+            summary: "Revoke a credential",
+            query: &[],
+            takes: Nothing,
+            status: 204,
+            gives: Nothing,
+        },
         post(
             "/v1/admin/stop",
             "Begin an orderly stop",

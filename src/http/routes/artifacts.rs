@@ -6,15 +6,19 @@ use actix_web::web::{self, Bytes};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::{StreamExt, stream};
 
+use crate::actors::messages::front_desk::RecordUpload;
 use crate::artifacts::{ArtifactStore, Begun, Upload};
 use crate::contract::artifact::{Digest, MissingAnswer, MissingRequest, PartialUpload};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Fault;
 use crate::http::body::{self, JSON_LIMIT_BYTES, content_length};
-use crate::http::caller::{Caller, WorkerCaller};
+use crate::http::caller::Caller;
+use crate::http::desk;
+use crate::http::knowledge::Knowledge;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::http::{blocking, files};
+use crate::store::Reads;
 
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
 /// Digests of one `missing` question at most.
@@ -31,14 +35,23 @@ fn digest_in(path: &web::Path<String>) -> Result<Digest, Refusal> {
     })
 }
 
-/// What a caller may do with artifacts. A client may read all; a worker those that a job names of which it holds a
-/// task, and nothing once its session is over.
-async fn may_read(caller: &Caller, digest: Digest, state: &EdgeState) -> Result<bool, Refusal> {
-    let Caller::Worker(WorkerCaller { worker_id, .. }) = *caller else {
-        return Ok(true);
-    };
-    let reads = state.ports.reads.clone();
-    blocking(move || reads.artifact_of_worker(&digest, worker_id)).await
+/// Refuses a caller who may not read it: to them it is not there.
+async fn check_readable(caller: &Caller, digest: Digest, state: &EdgeState) -> Result<(), Refusal> {
+    let (knowledge, reads) = (Knowledge::of(caller), state.ports.reads.clone());
+    if blocking(move || knowledge.may_read(&digest, &reads)).await? {
+        Ok(())
+    } else {
+        Err(Refusal::not_found(digest))
+    }
+}
+
+/// Writes down on whose behalf an artifact was sent, where that matters.
+async fn record(knowledge: &Knowledge, digest: Digest, state: &EdgeState) -> Result<(), Refusal> {
+    let uploaders = knowledge.uploaders();
+    if uploaders.is_empty() {
+        return Ok(());
+    }
+    desk::ask(|reply| state.ports.desk.record_upload.do_send(RecordUpload { digest, uploaders, reply })).await
 }
 
 /// Which part of an artifact a PUT carries.
@@ -94,13 +107,13 @@ pub fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     Some((part.offset, part.length?, part.total))
 }
 
-/// Takes in an artifact, or a part of one. 201 when it is complete and new, 200 when it was here, 202 with
-/// `received_bytes` when more is to come.
+/// Takes in an artifact, or a part of one. 201 when it is complete and new, 200 when it was here and the caller may know
+/// that, 202 with `received_bytes` when more is to come.
 pub async fn put(
     request: HttpRequest,
     path: web::Path<String>,
     payload: web::Payload,
-    _caller: Caller,
+    caller: Caller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
@@ -116,8 +129,12 @@ pub async fn put(
         )
         .closing());
     }
-    match blocking(move || store.begin(digest, part.offset)).await? {
+    let knowledge = Knowledge::of(&caller);
+    let (knows, reads) = (knowledge.clone(), state.ports.reads.clone());
+    let sender = blocking(move || knows.sender(&digest, &reads)).await?;
+    match blocking(move || store.begin_as(digest, part.offset, sender)).await? {
         Begun::Present { size_bytes } => {
+            record(&knowledge, digest, &state).await?;
             let mut answer = HttpResponse::Ok();
             // The rest of the body need not be sent.
             answer.force_close();
@@ -128,7 +145,9 @@ pub async fn put(
             let upload = take_in(*upload, payload, part.length).await?;
             let complete = part.whole || part.total == Some(upload.received_bytes());
             if complete {
+                caller.still_admitted()?;
                 let received_bytes = blocking(move || upload.finish()).await?;
+                record(&knowledge, digest, &state).await?;
                 Ok(HttpResponse::Created().json(PartialUpload { received_bytes }))
             } else {
                 let received_bytes = blocking(move || upload.suspend()).await?;
@@ -180,9 +199,7 @@ pub async fn read(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
-    if !may_read(&caller, digest, &state).await? {
-        return Err(Refusal::not_found(digest));
-    }
+    check_readable(&caller, digest, &state).await?;
     let store = state.ports.artifacts.clone();
     let (file, size_bytes) =
         blocking(move || store.open_read(digest)).await?.ok_or_else(|| Refusal::not_found(digest))?;
@@ -200,11 +217,10 @@ pub async fn head(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let digest = digest_in(&path)?;
-    let readable = may_read(&caller, digest, &state).await?;
+    let (knowledge, reads) = (Knowledge::of(&caller), state.ports.reads.clone());
     let store = state.ports.artifacts.clone();
-    let (size_bytes, received_bytes) = blocking(move || look(&store, digest)).await?;
+    let (size_bytes, received_bytes) = blocking(move || look(&store, &knowledge, &reads, digest)).await?;
     match (size_bytes, received_bytes) {
-        (Some(_), _) if !readable => Err(Refusal::not_found(digest)),
         (Some(size_bytes), _) => Ok(HttpResponse::Ok()
             .content_type("application/octet-stream")
             .insert_header((header::ACCEPT_RANGES, "bytes"))
@@ -216,13 +232,18 @@ pub async fn head(
     }
 }
 
+/// The length of an artifact that the caller may read; of another, how far the caller's own upload came.
 fn look(
     store: &ArtifactStore,
+    knowledge: &Knowledge,
+    reads: &Reads,
     digest: Digest,
-) -> Result<(Option<u64>, Option<u64>), crate::artifacts::ArtifactError> {
-    match store.size_bytes(digest)? {
+) -> Result<(Option<u64>, Option<u64>), Refusal> {
+    let readable = knowledge.may_read(&digest, reads)?;
+    let size_bytes = if readable { store.size_bytes(digest)? } else { None };
+    match size_bytes {
         Some(size_bytes) => Ok((Some(size_bytes), None)),
-        None => Ok((None, store.received(digest)?)),
+        None => Ok((None, store.received_from(digest, knowledge.sender(&digest, reads)?)?)),
     }
 }
 
@@ -230,7 +251,7 @@ fn look(
 pub async fn missing(
     request: HttpRequest,
     payload: web::Payload,
-    _caller: Caller,
+    caller: Caller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
@@ -245,8 +266,18 @@ pub async fn missing(
             }],
         ));
     }
-    let store = state.ports.artifacts.clone();
-    let missing = blocking(move || store.missing(&asked.artifacts)).await?;
+    let (store, reads) = (state.ports.artifacts.clone(), state.ports.reads.clone());
+    let knowledge = Knowledge::of(&caller);
+    let missing = blocking(move || {
+        let mut missing = Vec::new();
+        for digest in asked.artifacts {
+            if !knowledge.has_sent(&digest, &reads)? || !store.touch(digest)? {
+                missing.push(digest);
+            }
+        }
+        Ok::<_, Refusal>(missing)
+    })
+    .await?;
     Ok(HttpResponse::Ok().json(MissingAnswer { missing }))
 }
 

@@ -4,15 +4,16 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::de::DeserializeOwned;
 
 use crate::actors::messages::front_desk::{
-    Author, ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, ListWorkers, UnknownWorker,
+    Author, ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, ListWorkers, RevokeWorker, UnknownWorker,
 };
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::WorkerId;
 use crate::contract::job::Page;
 use crate::contract::problem::Warning;
-use crate::contract::worker::{DrainRequest, EvictRequest, Worker};
+use crate::contract::worker::{DrainRequest, EvictRequest, Worker, WorkerKind, WorkerState};
 use crate::domain::change::UsedKey;
+use crate::http::blocking;
 use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
@@ -20,22 +21,102 @@ use crate::http::idempotency::{Key, REPLAYED_HEADER};
 use crate::http::query::Query;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
+use crate::store::StoreError;
 
 /// All workers, newest first.
-pub async fn list(request: HttpRequest, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+pub async fn list(
+    request: HttpRequest,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
     Query::none(&request)?;
-    Ok(HttpResponse::Ok().json(Page { items: workers(&state).await?, next_cursor: None }))
+    let items = seen_by(&client, &state, workers(&state).await?).await?;
+    Ok(HttpResponse::Ok().json(Page { items, next_cursor: None }))
 }
 
 /// One worker.
 pub async fn show(
     request: HttpRequest,
     path: web::Path<String>,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let id = worker_id_in(&path)?;
     Query::none(&request)?;
-    Ok(HttpResponse::Ok().json(worker(&state, id).await?))
+    let shown = seen_by(&client, &state, vec![worker(&state, id).await?]).await?;
+    Ok(HttpResponse::Ok().json(shown.into_iter().next()))
+}
+
+/// The workers without the tasks of jobs that the client may not see.
+async fn seen_by(
+    client: &Client,
+    state: &EdgeState,
+    mut workers: Vec<Worker>,
+) -> Result<Vec<Worker>, Refusal> {
+    let Some(projects) = client.grant.projects.names().map(<[String]>::to_vec) else {
+        return Ok(workers);
+    };
+    let reads = state.ports.reads.clone();
+    blocking(move || {
+        for worker in &mut workers {
+            worker.tasks = reads.tasks_of_projects(&worker.tasks, &projects)?;
+        }
+        Ok::<_, StoreError>(workers)
+    })
+    .await
+}
+
+/// Ends the worker's session for good: its next call is refused, it kills its tasks and leaves, and they end `revoked`.
+/// Answers with the worker as it last was.
+pub async fn revoke(
+    request: HttpRequest,
+    payload: web::Payload,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let call = Call::<serde_json::Value>::read(&request, payload, &path, &client, &[]).await?;
+    let (id, used, by) = (call.worker, call.used(), Some(call.by.clone()));
+    let last = match worker(&state, id).await {
+        Ok(last) => last,
+        Err(gone) => {
+            // The first call took it off the list, and its repeat is answered all the same.
+            state.repeated_or(call.key.as_ref(), gone)?;
+            return Ok(revoked(id, None, true));
+        }
+    };
+    if last.kind == WorkerKind::Local {
+        return Err(Refusal::new(
+            ErrorCode::Forbidden,
+            format!("worker {id} is the server's own and has no session to revoke; drain it instead"),
+        ));
+    }
+    let outcome = desk::ask(|reply| {
+        state.ports.desk.revoke_worker.do_send(RevokeWorker { worker_id: id, by, key: used, reply });
+    })
+    .await?;
+    match outcome {
+        Ok(Keyed::Done(())) => Ok(revoked(id, Some(last), false)),
+        Ok(Keyed::Repeat) => {
+            state.repeated(call.key.as_ref())?;
+            Ok(revoked(id, Some(last), true))
+        }
+        Err(UnknownWorker) => {
+            state.repeated_or(call.key.as_ref(), no_worker(id))?;
+            Ok(revoked(id, None, true))
+        }
+    }
+}
+
+fn revoked(id: WorkerId, last: Option<Worker>, replayed: bool) -> HttpResponse {
+    let mut answer = HttpResponse::Ok();
+    if replayed {
+        answer.insert_header((REPLAYED_HEADER, "true"));
+    }
+    match last {
+        Some(last) => answer.json(Worker { state: WorkerState::Offline, ..last }),
+        None => answer.json(serde_json::json!({ "id": id })),
+    }
 }
 
 /// No new tasks for this worker; what still runs at the deadline, if one is given, is stopped with its grace. Answers

@@ -12,6 +12,7 @@ use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Page};
 use crate::contract::problem::Fault;
 use crate::contract::spec::JobSpec;
+use crate::domain::credentials::JobAct;
 use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
@@ -21,7 +22,7 @@ use crate::http::reading::{job_id_in, no_job};
 use crate::http::refusal::Refusal;
 use crate::http::routes::submit::{created, first_job, named_only, submit};
 use crate::http::state::EdgeState;
-use crate::http::submission::{as_submitted, new_job, pin_named};
+use crate::http::submission::{Bounds, as_submitted, new_job};
 use crate::http::{blocking, files};
 use crate::store::Reads;
 
@@ -29,6 +30,7 @@ use crate::store::Reads;
 pub async fn show(
     request: HttpRequest,
     path: web::Path<String>,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let id = job_id_in(&path)?;
@@ -36,13 +38,14 @@ pub async fn show(
     let wait = query.wait();
     query.finish()?;
     if wait.millis() > 0 {
+        state.check_seen(&client, id)?;
         // A job that is not live answers at once, so the store is read only once, afterwards.
         let parked = timeout(wait.duration(), state.watch_job(id, Until::Ended));
-        if let Ok(watched) = state.unless_draining(parked).await? {
+        if let Ok(watched) = state.while_admitted(&client, parked).await? {
             watched?;
         }
     }
-    Ok(HttpResponse::Ok().json(state.shown_job(id).await?))
+    Ok(HttpResponse::Ok().json(state.shown_job(&client, id).await?))
 }
 
 /// Stops a job: at once if it has not started, else with its grace. Answers with the job as it stands then.
@@ -58,34 +61,39 @@ pub async fn cancel(
     let key = Key::of(&request, &client, &bytes)?;
     let read = Query::none(&request)
         .and_then(|()| body::parse_object::<CancelRequest>(&request, &bytes, &["now"]))
-        .and_then(|read| state.standing(job_id).map(|_| read));
-    let Asked { asked, warnings } = match read {
+        .and_then(|read| state.owned(&client, JobAct::Stop, job_id).map(|job| (read, job)));
+    let (Asked { asked, warnings }, job) = match read {
         Ok(read) => read,
         Err(refusal) => {
             state.repeated_or(key.as_ref(), refusal)?;
-            return cancelled_before(&state, job_id).await;
+            return cancelled_before(&state, &client, job_id).await;
         }
     };
+    let by = (job.submitted_by != client.user()).then(|| client.author());
     let used = key.map(|key| key.used(200, &[job_id], clock::now()));
     let outcome = desk::ask(|reply| {
-        state.ports.desk.cancel_job.do_send(CancelJob { job_id, now: asked.now, by: None, key: used, reply });
+        state.ports.desk.cancel_job.do_send(CancelJob { job_id, now: asked.now, by, key: used, reply });
     })
     .await?;
     if matches!(outcome, Keyed::Repeat) {
         state.repeated(key.as_ref())?;
-        return cancelled_before(&state, job_id).await;
+        return cancelled_before(&state, &client, job_id).await;
     }
-    let mut job = state.shown_job(job_id).await?;
+    let mut job = state.shown_job(&client, job_id).await?;
     job.warnings.extend(warnings);
     Ok(HttpResponse::Ok().json(job))
 }
 
 /// The answer to a repeated cancel: the job as it stands now, if it is still there.
-async fn cancelled_before(state: &EdgeState, job_id: JobId) -> Result<HttpResponse, Refusal> {
+async fn cancelled_before(
+    state: &EdgeState,
+    client: &Client,
+    job_id: JobId,
+) -> Result<HttpResponse, Refusal> {
     if state.ports.reads.job_standing(job_id)?.is_none() {
         return Ok(named_only(HttpResponse::Ok(), job_id));
     }
-    let job = state.shown_job(job_id).await?;
+    let job = state.shown_job(client, job_id).await?;
     Ok(HttpResponse::Ok().insert_header((REPLAYED_HEADER, "true")).json(job))
 }
 
@@ -126,7 +134,8 @@ fn repeated(
         let fault = Fault { pointer: field.pointer, code: "unknown_field".to_owned(), detail };
         return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
     }
-    let before = state.job(first)?;
+    state.owned(client, JobAct::Retry, first)?;
+    let before = state.job(client, first)?;
     if !before.state.ended() {
         return Err(Refusal::new(
             ErrorCode::JobNotEnded,
@@ -135,7 +144,12 @@ fn repeated(
     }
     let spec: JobSpec = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
     let document = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
-    let artifacts = pin_named(&document, "", &state.ports.artifacts)?;
+    let bounds = Bounds::of(client, &state.ports);
+    let faults = bounds.faults(&document, "");
+    if !faults.is_empty() {
+        return Err(Refusal::spec(faults));
+    }
+    let artifacts = bounds.pin_named(&document, "")?;
     new_job(spec, Vec::new(), artifacts, client.user(), Some(first)).map_err(Refusal::internal)
 }
 
@@ -162,6 +176,7 @@ pub async fn purge(
             None => Err(no_job(job_id)),
         };
     }
+    state.owned(&client, JobAct::Remove, job_id)?;
     let named = state.ports.reads.artifacts_of(job_id)?;
     let used = key.map(|key| key.used(204, &[job_id], clock::now()));
     let outcome = desk::ask(|reply| {
@@ -201,11 +216,12 @@ fn remove_unnamed(named: &[Digest], reads: &Reads, artifacts: &ArtifactStore) ->
 pub async fn tasks(
     request: HttpRequest,
     path: web::Path<String>,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     Query::none(&request)?;
     let id = job_id_in(&path)?;
-    state.standing(id)?;
+    state.standing(&client, id)?;
     Ok(page(state.ports.reads.tasks(id)?))
 }
 
@@ -213,10 +229,11 @@ pub async fn tasks(
 pub async fn outputs(
     request: HttpRequest,
     path: web::Path<String>,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     Query::none(&request)?;
-    Ok(page(state.job(job_id_in(&path)?)?.outputs))
+    Ok(page(state.job(&client, job_id_in(&path)?)?.outputs))
 }
 
 fn page<T: serde::Serialize>(items: Vec<T>) -> HttpResponse {
@@ -227,11 +244,12 @@ fn page<T: serde::Serialize>(items: Vec<T>) -> HttpResponse {
 pub async fn undeclared(
     request: HttpRequest,
     path: web::Path<(String, String)>,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let (job, file) = path.into_inner();
     let id: JobId = job_id_in(&job)?;
-    state.standing(id)?;
+    state.standing(&client, id)?;
     let kept = state.ports.kept.clone();
     let shown = file.clone();
     let opened = blocking(move || {

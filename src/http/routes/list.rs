@@ -11,6 +11,7 @@ use crate::http::blocking;
 use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::query::{PAGE_LIMIT, Query};
+use crate::http::reading::shown_to;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::store::{JobFilter, LabelFilter};
@@ -43,6 +44,7 @@ fn read(request: &HttpRequest) -> Result<Asked, Refusal> {
         filter: JobFilter {
             states,
             project: query.text("project"),
+            among: None,
             labels,
             name: query.text("name"),
             submitted_by: query.text("submitted_by"),
@@ -82,15 +84,21 @@ pub async fn list(
         asked.filter.worker = Some(worker_meant(&worker, &state).await?);
     }
     let reads = state.ports.reads.clone();
-    let page: Page<Job> = blocking(move || match asked.meant {
+    let seen = client.grant.projects.names().map(<[String]>::to_vec);
+    let user = client.grant.user.clone();
+    let mut page: Page<Job> = blocking(move || match asked.meant {
         Some(text) => {
-            let ids = reads.resolve(&text, Some(client.user()))?;
+            let ids = reads.resolve(&text, Some(&user), seen.as_deref())?;
             let jobs: Result<Vec<Option<Job>>, _> = ids.into_iter().map(|id| reads.job(id)).collect();
             jobs.map(|jobs| Page { items: jobs.into_iter().flatten().collect(), next_cursor: None })
         }
-        None => reads.jobs(&asked.filter, asked.cursor, asked.limit as usize),
+        None => {
+            let filter = JobFilter { among: seen, ..asked.filter };
+            reads.jobs(&filter, asked.cursor, asked.limit as usize)
+        }
     })
     .await?;
+    page.items = page.items.into_iter().map(|job| shown_to(&client, job)).collect();
     Ok(HttpResponse::Ok().json(page))
 }
 

@@ -8,17 +8,21 @@ use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::Sequence;
 use crate::contract::log::{LogLine, Stream};
+use crate::contract::token::Role;
 use crate::http::blocking;
+use crate::http::caller::Client;
 use crate::http::follow::{Asked, Follow};
 use crate::http::query::Query;
 use crate::http::reading::job_id_in;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::journal::Seq;
+use crate::store::FeedScope;
 use crate::store::logs::LogQuery;
 
 struct JobEvents {
     state: web::Data<EdgeState>,
+    client: Client,
     job_id: JobId,
 }
 
@@ -36,7 +40,7 @@ impl Follow for JobEvents {
 
     async fn read(&mut self, after: u64, limit: usize) -> Result<Sequence<Event>, Refusal> {
         // Standing first: what it counts is there when the events are read.
-        let standing = self.state.standing(self.job_id)?;
+        let standing = self.state.standing(&self.client, self.job_id)?;
         let items = self.state.ports.reads.events(self.job_id, after, limit)?;
         let next_after = items.last().map_or(after, |event| event.seq);
         let ended = standing.state.ended() && next_after >= standing.event_seq;
@@ -52,17 +56,20 @@ impl Follow for JobEvents {
 pub async fn events(
     request: HttpRequest,
     path: web::Path<String>,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let job_id = job_id_in(&path)?;
     let mut query = Query::of(&request);
     let asked = Asked::of(&request, &mut query);
     query.finish()?;
-    asked.answer(state.clone(), JobEvents { state, job_id }).await
+    let follow = JobEvents { state: state.clone(), client: client.clone(), job_id };
+    asked.answer(state, client, follow).await
 }
 
 struct JobLog {
     state: web::Data<EdgeState>,
+    client: Client,
     job_id: JobId,
     task_id: Option<TaskId>,
     stream: Option<Stream>,
@@ -91,7 +98,7 @@ impl Follow for JobLog {
 
     async fn read(&mut self, after: u64, limit: usize) -> Result<Sequence<LogLine>, Refusal> {
         // No end is recorded before the last line is: once the job has ended, all its lines are there.
-        self.ended = self.state.standing(self.job_id)?.state.ended();
+        self.ended = self.state.standing(&self.client, self.job_id)?.state.ended();
         let last = *self.lines.borrow_and_update();
         let mut next_after = after;
         loop {
@@ -120,6 +127,7 @@ impl Follow for JobLog {
 pub async fn logs(
     request: HttpRequest,
     path: web::Path<String>,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let job_id = job_id_in(&path)?;
@@ -131,6 +139,7 @@ pub async fn logs(
     });
     let tail: Option<u64> = query.parsed("tail", "a number of lines");
     query.finish()?;
+    state.check_seen(&client, job_id)?;
     let logs = state.ports.logs.clone();
     let lines = blocking(move || logs.watch(job_id)).await?;
     if let Some(tail) = tail {
@@ -138,11 +147,14 @@ pub async fn logs(
     }
     let (reply, end) = oneshot::channel();
     state.ports.desk.watch_job.do_send(WatchJob { job_id, until: Until::Ended, reply });
-    asked.answer(state.clone(), JobLog { state, job_id, task_id, stream, lines, end, ended: false }).await
+    let (reader, asker) = (state.clone(), client.clone());
+    let follow = JobLog { state: reader, client: asker, job_id, task_id, stream, lines, end, ended: false };
+    asked.answer(state, client, follow).await
 }
 
 struct Feed {
     state: web::Data<EdgeState>,
+    scope: FeedScope,
     durable: watch::Receiver<Seq>,
 }
 
@@ -160,9 +172,8 @@ impl Follow for Feed {
 
     async fn read(&mut self, after: u64, limit: usize) -> Result<Sequence<Event>, Refusal> {
         self.durable.borrow_and_update();
-        let reads = self.state.ports.reads.clone();
-        let items = blocking(move || reads.feed(after, limit)).await?;
-        let next_after = items.last().map_or(after, |event| event.position);
+        let (reads, scope) = (self.state.ports.reads.clone(), self.scope.clone());
+        let (items, next_after) = blocking(move || reads.feed(after, limit, &scope)).await?;
         Ok(Sequence { items, next_after, ended: false })
     }
 
@@ -171,11 +182,21 @@ impl Follow for Feed {
     }
 }
 
-/// Events of all jobs by their server-wide position. It has no end.
-pub async fn feed(request: HttpRequest, state: web::Data<EdgeState>) -> Result<HttpResponse, Refusal> {
+/// Events of all jobs that the client may see, and for an admin those of the server itself, by their server-wide
+/// position. It has no end.
+pub async fn feed(
+    request: HttpRequest,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
     let mut query = Query::of(&request);
     let asked = Asked::of(&request, &mut query);
     query.finish()?;
-    let durable = state.ports.durable.clone();
-    asked.answer(state.clone(), Feed { state, durable }).await
+    let scope = match (client.grant.role, client.grant.projects.names()) {
+        (Role::Admin, _) => FeedScope::All,
+        (Role::Submitter | Role::Viewer, None) => FeedScope::Jobs,
+        (Role::Submitter | Role::Viewer, Some(names)) => FeedScope::Projects(names.to_vec()),
+    };
+    let feed = Feed { durable: state.ports.durable.clone(), state: state.clone(), scope };
+    asked.answer(state, client, feed).await
 }

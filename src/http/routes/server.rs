@@ -1,8 +1,10 @@
 //! The server about itself: probes, status, who am I, metrics, OpenAPI, and its orderly stop.
 
+use std::time::Duration;
+
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use crate::actors::messages::front_desk::{CountJobs, JobCounts};
+use crate::actors::messages::front_desk::{Act, CountJobs, JobCounts, RecordAct};
 use crate::clock;
 use crate::contract::server::{Limits, LiveJobs, ServerStatus, StopRequest, WhoAmI};
 use crate::contract::spec::API_VERSION;
@@ -17,6 +19,9 @@ use crate::http::refusal::{PROTOCOLS, Refusal};
 use crate::http::routes::fleet::workers;
 use crate::http::routes::submit::BATCH_JOBS;
 use crate::http::state::EdgeState;
+
+/// How long a stop waits until it is on record.
+const RECORD_WITHIN: Duration = Duration::from_secs(2);
 
 /// The process answers.
 pub async fn healthz() -> HttpResponse {
@@ -84,10 +89,23 @@ pub async fn whoami(request: HttpRequest, client: Client) -> Result<HttpResponse
 pub async fn stop(
     request: HttpRequest,
     payload: web::Payload,
+    client: Client,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
     let asked = body::parse_object::<StopRequest>(&request, &bytes, &["cancel_running", "hand_over"])?.asked;
+    let with = serde_json::to_value(asked).unwrap_or_default();
+    let recorded = desk::ask(|reply| {
+        state.ports.desk.record_act.do_send(RecordAct {
+            by: client.author(),
+            act: Act::ServerStop,
+            target: "server".to_owned(),
+            with,
+            reply,
+        });
+    });
+    // A disk that takes no record keeps nobody from stopping the server.
+    let _ = tokio::time::timeout(RECORD_WITHIN, recorded).await;
     state.announce_stop();
     (state.ports.stop)(asked);
     Ok(HttpResponse::Accepted().json(asked))

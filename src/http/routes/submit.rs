@@ -64,7 +64,7 @@ fn read_one(
     state: &EdgeState,
 ) -> Result<NewJob, Refusal> {
     let (value, mut faults) = body::read_value(bytes)?;
-    match read_job(&value, "", options, client.user(), &state.ports.artifacts) {
+    match read_job(&value, "", options, client, &state.ports) {
         Ok(job) if faults.is_empty() => Ok(job),
         Ok(_) => Err(Refusal::spec(faults)),
         Err(Unreadable::Faults(found)) => {
@@ -183,7 +183,7 @@ fn read_batch(
     let mut warnings = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let prefix = format!("/jobs/{index}");
-        match read_job(entry, &prefix, options, client.user(), &state.ports.artifacts) {
+        match read_job(entry, &prefix, options, client, &state.ports) {
             Ok(job) => {
                 warnings.extend(job.record.warnings.iter().cloned());
                 jobs.push(job);

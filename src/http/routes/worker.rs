@@ -11,22 +11,26 @@ use crate::actors::messages::front_desk::{
     WorkerRefusal,
 };
 use crate::clock;
+use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
-use crate::contract::problem::Fault;
+use crate::contract::problem::{Fault, Warning};
 use crate::contract::protocol::{
-    AcquireAnswer, AcquireRequest, DeclineRequest, EpochRequest, FinishRequest, HeartbeatAnswer,
+    AcquireAnswer, AcquireRequest, DeclineRequest, EpochRequest, Finish, FinishRequest, HeartbeatAnswer,
     HeartbeatRequest, LogsAnswer, LogsRequest, Orders, RegisterRequest, Report, ReportItem, ReportRequest,
     ReportResult, ResumeRequest, TaskAnswer,
 };
 use crate::contract::worker::{Phase, WorkerKind};
 use crate::credentials;
+use crate::http::blocking;
 use crate::http::body::{self, BATCH_LIMIT_BYTES};
 use crate::http::caller::{JoinCaller, WorkerCaller};
 use crate::http::desk;
+use crate::http::knowledge::Knowledge;
 use crate::http::query::MAX_WAIT;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
+use crate::store::StoreError;
 
 /// What a parked acquire may take longer than it asked for, before the edge answers in the session's place.
 const GRACE: Duration = Duration::from_secs(1);
@@ -144,6 +148,59 @@ pub async fn acquire(
     Ok(HttpResponse::Ok().json(answer))
 }
 
+/// Leaves out of a finish what its worker never sent and no job of its tasks names: else a worker could make any
+/// artifact whose digest it knows a result of its own job, and so readable there.
+async fn leave_out_unsent(
+    worker: WorkerId,
+    items: &mut Vec<ReportItem>,
+    state: &EdgeState,
+) -> Result<(), Refusal> {
+    let brings = |item: &ReportItem| match &item.report {
+        Report::Finish(finish) => !finish.outputs.is_empty() || finish.log_artifact.is_some(),
+        _ => false,
+    };
+    if !items.iter().any(brings) {
+        return Ok(());
+    }
+    let (mut checked, reads) = (std::mem::take(items), state.ports.reads.clone());
+    *items = blocking(move || {
+        let knowledge = Knowledge::Worker(worker);
+        for item in &mut checked {
+            if let Report::Finish(finish) = &mut item.report {
+                keep_sent(finish, |digest| knowledge.has_sent(digest, &reads))?;
+            }
+        }
+        Ok::<_, StoreError>(checked)
+    })
+    .await?;
+    Ok(())
+}
+
+fn keep_sent(
+    finish: &mut Finish,
+    sent: impl Fn(&Digest) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
+    let mut outputs = Vec::with_capacity(finish.outputs.len());
+    for file in finish.outputs.drain(..) {
+        match &file.artifact {
+            Some(digest) if !sent(digest)? => {
+                let detail = format!("output `{}` was left out: its worker never sent its bytes", file.path);
+                finish.warnings.push(Warning { pointer: String::new(), detail });
+            }
+            _ => outputs.push(file),
+        }
+    }
+    finish.outputs = outputs;
+    if let Some(digest) = &finish.log_artifact
+        && !sent(digest)?
+    {
+        finish.log_artifact = None;
+        let detail = "the whole log was left out: its worker never sent its bytes".to_owned();
+        finish.warnings.push(Warning { pointer: String::new(), detail });
+    }
+    Ok(())
+}
+
 /// A worker reports; answered once durable.
 pub async fn report(
     request: HttpRequest,
@@ -151,7 +208,8 @@ pub async fn report(
     worker: WorkerCaller,
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
-    let asked: ReportRequest = read(&request, payload).await?;
+    let mut asked: ReportRequest = read(&request, payload).await?;
+    leave_out_unsent(worker.worker_id, &mut asked.items, &state).await?;
     let answer = desk::ask(|reply| {
         state.ports.desk.report_tasks.do_send(ReportTasks {
             worker_id: worker.worker_id,
@@ -187,11 +245,12 @@ async fn report_one<T: DeserializeOwned>(
 ) -> Result<HttpResponse, Refusal> {
     let task_id = task_in(&path)?;
     let (epoch, report) = told(read(&request, payload).await?);
-    let item = ReportItem { task_id, epoch, report };
+    let mut items = vec![ReportItem { task_id, epoch, report }];
+    leave_out_unsent(worker, &mut items, state).await?;
     let answer = desk::ask(|reply| {
         state.ports.desk.report_tasks.do_send(ReportTasks {
             worker_id: worker,
-            request: ReportRequest { items: vec![item], acquire: None },
+            request: ReportRequest { items, acquire: None },
             reply,
         })
     })

@@ -3,11 +3,12 @@
 use diesel::dsl::exists;
 use diesel::prelude::*;
 use diesel::select;
+use diesel::sqlite::Sqlite;
 
 use super::Reads;
 use crate::contract::artifact::Digest;
 use crate::contract::event::Event;
-use crate::contract::ids::{JobId, TaskId, WorkerId};
+use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::JobState;
 use crate::contract::quantity::Timestamp;
 use crate::contract::worker::Task;
@@ -16,7 +17,7 @@ use crate::store::error::StoreError;
 use crate::store::forms::signed;
 use crate::store::rows::{EventRow, TaskRow, TaskStandingRow, UsedKeyRow, hash, read_task};
 use crate::store::schema::{
-    artifact_refs, events, job_standings, late_results, task_standings, tasks, used_keys, workers,
+    artifact_refs, events, job_standings, jobs, late_results, task_standings, tasks, used_keys,
 };
 use crate::store::words;
 
@@ -29,6 +30,17 @@ pub struct TaskFinish {
     pub standing: TaskStanding,
     /// Where its job stands now.
     pub job_state: JobState,
+}
+
+/// Which events of the feed somebody may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FeedScope {
+    /// All.
+    All,
+    /// Those of jobs.
+    Jobs,
+    /// Those of these projects' jobs.
+    Projects(Vec<String>),
 }
 
 impl Reads {
@@ -108,17 +120,35 @@ impl Reads {
         })
     }
 
-    /// Events of all jobs at positions above `after`, oldest first, at most `limit`. Purged jobs leave gaps.
-    pub fn feed(&self, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
-        let rows: Vec<EventRow> = self.pool.query("the event feed", |connection| {
-            events::table
-                .filter(events::position.gt(signed(after)))
-                .order(events::position)
-                .limit(limit as i64)
-                .select(EventRow::as_select())
-                .load(connection)
-        })?;
-        rows.into_iter().map(EventRow::read).collect()
+    /// Events at positions above `after`, oldest first, at most `limit`, of those in `scope`, and up to where it looked.
+    /// Purged jobs leave gaps.
+    pub fn feed(&self, after: u64, limit: usize, scope: &FeedScope) -> Result<(Vec<Event>, u64), StoreError> {
+        let (rows, newest): (Vec<EventRow>, Option<i64>) =
+            self.pool.query("the event feed", |connection| {
+                // First: what is committed meanwhile must not be passed over.
+                let newest = events::table.select(diesel::dsl::max(events::position)).first(connection)?;
+                let mut query = events::table
+                    .filter(events::position.gt(signed(after)))
+                    .order(events::position)
+                    .limit(limit as i64)
+                    .select(EventRow::as_select())
+                    .into_boxed::<Sqlite>();
+                query =
+                    match scope {
+                        FeedScope::All => query,
+                        FeedScope::Jobs => query.filter(events::job_id.is_not_null()),
+                        FeedScope::Projects(names) => query.filter(events::job_id.eq_any(
+                            jobs::table.filter(jobs::project.eq_any(names)).select(jobs::id.nullable()),
+                        )),
+                    };
+                Ok((query.load(connection)?, newest))
+            })?;
+        let events: Vec<Event> = rows.into_iter().map(EventRow::read).collect::<Result<_, _>>()?;
+        let through = match events.last() {
+            Some(last) if events.len() >= limit => last.position,
+            last => (newest.unwrap_or(0) as u64).max(last.map_or(after, |last| last.position)),
+        };
+        Ok((events, through))
     }
 
     /// A used idempotency key with its first answer.
@@ -155,35 +185,6 @@ impl Reads {
             Some(job) => select(exists(of_digest.filter(artifact_refs::job_id.ne(job.to_bytes()))))
                 .get_result(connection),
             None => select(exists(of_digest)).get_result(connection),
-        })
-    }
-
-    /// Whether a task that has not ended on `worker` belongs to a job that names or produced this artifact.
-    pub fn artifact_of_worker(&self, digest: &Digest, worker: WorkerId) -> Result<bool, StoreError> {
-        // From the artifact to its jobs to their tasks: each step has its index, and live tasks have none.
-        let live = tasks::table
-            .inner_join(task_standings::table)
-            .filter(tasks::job_id.eq(artifact_refs::job_id))
-            .filter(tasks::worker.eq(worker.to_bytes()))
-            .filter(task_standings::ended_at.is_null());
-        self.pool.query("a worker's claim to an artifact", |connection| {
-            select(exists(
-                artifact_refs::table
-                    .filter(artifact_refs::digest.eq(*digest.bytes()))
-                    .filter(exists(live))
-                    .select(artifact_refs::job_id),
-            ))
-            .get_result(connection)
-        })
-    }
-
-    /// Whether a worker's session stands: it registered, and neither left nor was revoked.
-    pub fn session_stands(&self, worker: WorkerId) -> Result<bool, StoreError> {
-        self.pool.query("a worker's session", |connection| {
-            select(exists(
-                workers::table.filter(workers::id.eq(worker.to_bytes())).filter(workers::gone.eq(false)),
-            ))
-            .get_result(connection)
         })
     }
 

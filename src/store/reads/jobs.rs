@@ -21,6 +21,8 @@ pub struct JobFilter {
     pub states: Vec<JobState>,
     /// Of this project.
     pub project: Option<String>,
+    /// Of one of these projects, whatever else is asked for; `None` = of any.
+    pub among: Option<Vec<String>>,
     /// With all of these labels.
     pub labels: Vec<LabelFilter>,
     /// With exactly this name.
@@ -106,72 +108,86 @@ impl Reads {
 
     /// The jobs a person may mean by `text`: `@last` (of `submitted_by`, if given), else a whole id, a name (its latest
     /// job), the beginning of an id, or the end of one (from 4 characters). Newest first; none = no such job,
-    /// several = ambiguous, of which at most 10 are answered.
-    pub fn resolve(&self, text: &str, submitted_by: Option<&str>) -> Result<Vec<JobId>, StoreError> {
+    /// several = ambiguous, of which at most 10 are answered. Only jobs of the projects in `among` are meant, if given.
+    pub fn resolve(
+        &self,
+        text: &str,
+        submitted_by: Option<&str>,
+        among: Option<&[String]>,
+    ) -> Result<Vec<JobId>, StoreError> {
         if text == "@last" {
-            return self.latest(submitted_by);
+            return self.latest(submitted_by, among);
         }
         if let Ok(id) = text.parse::<JobId>() {
-            return Ok(self.job_standing(id)?.map(|_| id).into_iter().collect());
+            let owner = self
+                .job_owner(id)?
+                .filter(|job| among.is_none_or(|projects| projects.contains(&job.project)));
+            return Ok(owner.map(|_| id).into_iter().collect());
         }
         // A name that looks like a piece of an id is still a name: people choose names, not ids.
-        let named = self.latest_named(text)?;
+        let named = self.latest_named(text, among)?;
         if !named.is_empty() {
             return Ok(named);
         }
         if let Some(beginning) = text.strip_prefix(JobId::PREFIX) {
             return match id_range(beginning) {
-                Some((low, high)) => self.between(low, high),
+                Some((low, high)) => self.between(low, high, among),
                 None => Ok(Vec::new()),
             };
         }
         // Tables show the tail of an id behind an ellipsis, and people copy what they see.
         let suffix = text.strip_prefix('…').unwrap_or(text);
-        if suffix.len() >= SHORTEST_SUFFIX { self.ending_with(suffix) } else { Ok(Vec::new()) }
+        if suffix.len() >= SHORTEST_SUFFIX { self.ending_with(suffix, among) } else { Ok(Vec::new()) }
     }
 
-    fn latest(&self, submitted_by: Option<&str>) -> Result<Vec<JobId>, StoreError> {
+    fn latest(&self, submitted_by: Option<&str>, among: Option<&[String]>) -> Result<Vec<JobId>, StoreError> {
         read_ids(self.pool.query("the last job", |connection| {
             let mut query =
                 jobs::table.select(jobs::id).order(jobs::id.desc()).limit(1).into_boxed::<Sqlite>();
             if let Some(submitted_by) = submitted_by {
                 query = query.filter(jobs::submitted_by.eq(submitted_by));
             }
+            if let Some(among) = among {
+                query = query.filter(jobs::project.eq_any(among));
+            }
             query.load(connection)
         })?)
     }
 
-    fn latest_named(&self, name: &str) -> Result<Vec<JobId>, StoreError> {
+    fn latest_named(&self, name: &str, among: Option<&[String]>) -> Result<Vec<JobId>, StoreError> {
         read_ids(self.pool.query("jobs by name", |connection| {
-            jobs::table
-                .filter(jobs::name.eq(name))
-                .order(jobs::id.desc())
-                .limit(1)
-                .select(jobs::id)
-                .load(connection)
+            ids_among(among).filter(jobs::name.eq(name)).order(jobs::id.desc()).limit(1).load(connection)
         })?)
     }
 
-    fn between(&self, low: JobId, high: JobId) -> Result<Vec<JobId>, StoreError> {
+    fn between(&self, low: JobId, high: JobId, among: Option<&[String]>) -> Result<Vec<JobId>, StoreError> {
         read_ids(self.pool.query("jobs by the beginning of an id", |connection| {
-            jobs::table
+            ids_among(among)
                 .filter(jobs::id.between(low.to_bytes(), high.to_bytes()))
                 .order(jobs::id.desc())
                 .limit(CANDIDATES)
-                .select(jobs::id)
                 .load(connection)
         })?)
     }
 
     /// Looks at every id: there is no index of ends, and a person asks rarely.
-    fn ending_with(&self, suffix: &str) -> Result<Vec<JobId>, StoreError> {
+    fn ending_with(&self, suffix: &str, among: Option<&[String]>) -> Result<Vec<JobId>, StoreError> {
         let ids = self.pool.query("jobs by the end of an id", |connection| {
-            jobs::table.select(jobs::id).order(jobs::id.desc()).load(connection)
+            ids_among(among).order(jobs::id.desc()).load(connection)
         })?;
         let mut ids = read_ids(ids)?;
         ids.retain(|id| id.to_string().strip_prefix(JobId::PREFIX).is_some_and(|id| id.ends_with(suffix)));
         ids.truncate(CANDIDATES as usize);
         Ok(ids)
+    }
+}
+
+/// Ids of the jobs of these projects, or of all.
+fn ids_among(projects: Option<&[String]>) -> jobs::BoxedQuery<'_, Sqlite, diesel::sql_types::Binary> {
+    let ids = jobs::table.select(jobs::id).into_boxed::<Sqlite>();
+    match projects {
+        Some(projects) => ids.filter(jobs::project.eq_any(projects)),
+        None => ids,
     }
 }
 
@@ -199,6 +215,9 @@ fn load_page(
     }
     if let Some(project) = &filter.project {
         query = query.filter(jobs::project.eq(project));
+    }
+    if let Some(among) = &filter.among {
+        query = query.filter(jobs::project.eq_any(among));
     }
     if let Some(name) = &filter.name {
         query = query.filter(jobs::name.eq(name));
