@@ -1,6 +1,7 @@
 //! Real actors with recording recipients: who is told what, when, and that nothing unexpected is said.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod credentials;
 mod drains;
 mod lease_reaper;
 mod persist_before_speak;

@@ -16,13 +16,16 @@ use gpulayer::actors::messages::job_supervisor::{
 };
 use gpulayer::actors::messages::lease_reaper::{Forget, Started, Watch};
 use gpulayer::actors::messages::scheduler::{CapacityFreed, JobQueued, PlacementAccepted, PlacementRefused};
-use gpulayer::actors::messages::worker_session::{DrainDecided, Offer, SessionPorts, Settled, StopTask};
+use gpulayer::actors::messages::worker_session::{
+    DrainDecided, Offer, SessionPorts, SessionRevoked, Settled, StopTask,
+};
 use gpulayer::clock;
 use gpulayer::contract::end::{End, EndReason};
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::protocol::{Finish, Report, ReportAnswer, ReportItem, ReportResult};
 use gpulayer::contract::spec::JobSpec;
+use gpulayer::credentials::known::Credentials;
 use gpulayer::domain::change::{Change, JobRecord, UsedKey};
 use gpulayer::domain::placement::Placement;
 use gpulayer::journal::Journal;
@@ -53,11 +56,13 @@ pub struct Scene {
     pub queued: Heard<JobQueued>,
     accepted: Heard<PlacementAccepted>,
     pub refused: Heard<PlacementRefused>,
-    freed: Heard<CapacityFreed>,
+    pub freed: Heard<CapacityFreed>,
     watched: Heard<Watch>,
     pub offers: Heard<Offer>,
     pub stops: Heard<StopTask>,
     pub drains: Heard<DrainDecided>,
+    pub revoked: Heard<SessionRevoked>,
+    pub credentials: Arc<Credentials>,
     pub ports: SessionPorts,
     _rest: (Heard<Started>, Heard<Forget>, Heard<Settled>),
     pub store: Store,
@@ -99,17 +104,19 @@ pub fn scene() -> Scene {
     };
     let reads = store.reader();
     let restored = restore(&reads, clock::now()).unwrap();
+    let credentials = restored.credentials.clone();
     context.run(JobSupervisor::new(clock::system(), journal, reads, tells, restored));
     let (offer, offers) = recorder();
     let (stop, stops) = recorder();
     let (settled, heard_settled) = recorder();
     let (drain, drains) = recorder();
+    let (revoke, revoked) = recorder();
     let ports = SessionPorts {
         offer,
         stop,
         settled,
         drain,
-        revoke: recorder().0,
+        revoke,
         resume: recorder().0,
         heartbeat: recorder().0,
         acquire: recorder().0,
@@ -134,6 +141,8 @@ pub fn scene() -> Scene {
         offers,
         stops,
         drains,
+        revoked,
+        credentials,
         ports,
         _rest: (heard_started, heard_forget, heard_settled),
         store,
@@ -141,7 +150,7 @@ pub fn scene() -> Scene {
     }
 }
 
-fn new_job(number: u128, spec: JobSpec) -> NewJob {
+pub fn new_job(number: u128, spec: JobSpec) -> NewJob {
     let record = JobRecord {
         id: JobId::from_u128(number),
         spec: serde_json::to_string(&spec).unwrap().into(),
@@ -203,7 +212,8 @@ impl Scene {
         answer
     }
 
-    fn permit(&self) {
+    /// One more commit passes.
+    pub fn permit(&self) {
         self.permits.send(()).unwrap();
     }
 

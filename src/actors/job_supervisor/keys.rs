@@ -28,10 +28,15 @@ impl Keys {
         Self { used: scopes.into_iter().map(|(scope, used_at)| (half(&scope), used_at)).collect() }
     }
 
+    /// Whether the key was taken before: for calls that may be refused after that is asked, which leaves the key free.
+    pub fn is_taken(&self, key: &UsedKey) -> bool {
+        let before = self.used.get(&half(&key.scope));
+        before.is_some_and(|before| key.used_at.since(*before) < KEPT)
+    }
+
     /// Takes the key; `false` when it was taken before and is still remembered.
     pub fn take(&mut self, key: &UsedKey) -> bool {
-        let before = self.used.get(&half(&key.scope));
-        if before.is_some_and(|before| key.used_at.since(*before) < KEPT) {
+        if self.is_taken(key) {
             return false;
         }
         self.used.insert(half(&key.scope), key.used_at);

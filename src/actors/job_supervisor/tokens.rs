@@ -27,10 +27,10 @@ impl Handler<MakeToken> for JobSupervisor {
 
     fn handle(&mut self, call: MakeToken, ctx: &mut Context<Self>) {
         let MakeToken { record, by, key, reply } = call;
-        let Some(key) = self.take_key(key) else {
+        if key.as_ref().is_some_and(|key| self.keys.is_taken(key)) {
             self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
             return;
-        };
+        }
         let mut ledger = self.ledger();
         let made = match self.tokens.create(*record, ledger.now) {
             Ok(made) => made.clone(),
@@ -47,7 +47,7 @@ impl Handler<MakeToken> for JobSupervisor {
             ledger.audit(&author, Act::TokenCreate, &made.name, with);
         }
         ledger.change(Change::TokenRecorded(Box::new(made.clone())));
-        ledger.changes.extend(key);
+        ledger.changes.extend(self.take_key(key).flatten());
         let seq = self.commit(ctx, ledger, &[]);
         let credentials = Arc::clone(&self.credentials);
         self.speeches.push(
@@ -65,10 +65,10 @@ impl Handler<RevokeToken> for JobSupervisor {
 
     fn handle(&mut self, call: RevokeToken, ctx: &mut Context<Self>) {
         let RevokeToken { name, afar, by, key, reply } = call;
-        let Some(key) = self.take_key(key) else {
+        if key.as_ref().is_some_and(|key| self.keys.is_taken(key)) {
             self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
             return;
-        };
+        }
         let mut ledger = self.ledger();
         let revoked = match self.tokens.revoke(&name, afar, ledger.now) {
             Ok(revoked) => revoked.clone(),
@@ -83,7 +83,7 @@ impl Handler<RevokeToken> for JobSupervisor {
         }
         let hash = revoked.hash;
         ledger.change(Change::TokenRecorded(Box::new(revoked)));
-        ledger.changes.extend(key);
+        ledger.changes.extend(self.take_key(key).flatten());
         let seq = self.commit(ctx, ledger, &[]);
         let credentials = Arc::clone(&self.credentials);
         self.speeches.push(
