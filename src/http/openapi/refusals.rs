@@ -35,7 +35,8 @@ fn codes(call: &Call, access: Access) -> Vec<ErrorCode> {
     if access != Access::Open {
         codes.extend([E::TokenExpired, E::TokenRevoked, E::Forbidden, E::InvalidRequest]);
     }
-    if call.path.contains('{') {
+    let into_a_project = matches!((call.method, call.path), ("POST", "/v1/jobs" | "/v1/jobs/batch"));
+    if call.path.contains('{') || into_a_project {
         codes.push(E::NotFound);
     }
     match call.takes {
