@@ -37,6 +37,7 @@ enum Happening {
     Withdraw { job: usize },
     DrainDeadline { worker: u128 },
     Evict { task: usize },
+    Revoke { worker: u128 },
     ServerRestarts,
     TimePasses { seconds: u64 },
 }
@@ -61,6 +62,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..JOBS).prop_map(|job| Happening::Withdraw { job }),
         1 => (0..WORKERS).prop_map(|worker| Happening::DrainDeadline { worker }),
         2 => (0..9usize).prop_map(|task| Happening::Evict { task }),
+        1 => (0..WORKERS).prop_map(|worker| Happening::Revoke { worker }),
         1 => Just(Happening::ServerRestarts),
         2 => (1..5_000u64).prop_map(|seconds| Happening::TimePasses { seconds }),
     ]
@@ -295,6 +297,17 @@ impl World {
                     self.step(job, |job, ledger| job.evict(ledger, task_id));
                     assert_eq!(self.jobs[job].attempt(), attempt, "an eviction by itself uses no attempt");
                     assert_eq!(self.step(job, |job, ledger| job.evict(ledger, task_id)), Some(false));
+                }
+            }
+            Happening::Revoke { worker } => {
+                for job in 0..self.jobs.len() {
+                    let there = self.jobs[job].placed().map(|placed| placed.worker);
+                    if there == Some(WorkerId::from_u128(worker)) {
+                        let started = matches!(self.jobs[job].stage(), Stage::Running(..));
+                        assert_eq!(self.step(job, LiveJob::revoke), Some(started));
+                        assert!(self.jobs[job].placed().is_none(), "nothing of it stays there");
+                        assert_eq!(self.step(job, LiveJob::revoke), Some(false));
+                    }
                 }
             }
             Happening::ServerRestarts => {

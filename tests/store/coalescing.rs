@@ -7,7 +7,7 @@ use gpulayer::contract::artifact::{Digest, OutputFile};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::worker::TaskState;
 use gpulayer::domain::change::{Change, JobResults, OutboxEntry, OutboxId};
-use gpulayer::store::{CommitPort, JobFilter, ONLY_TERM, Reads, Store};
+use gpulayer::store::{CommitPort, FeedScope, JobFilter, ONLY_TERM, Reads, Store};
 use proptest::prelude::*;
 
 use crate::records::{
@@ -84,7 +84,7 @@ fn seen(reads: &Reads) -> String {
         "\n{:?}\n{:?}\n{keys:?}\n{ends:?}\n{:?}\n{:?}\n{}",
         reads.live_jobs().unwrap(),
         reads.live_tasks().unwrap(),
-        reads.feed(0, 100).unwrap(),
+        reads.feed(0, 100, &FeedScope::All).unwrap().0,
         reads.outbox().unwrap(),
         reads.last_position().unwrap(),
     )

@@ -4,7 +4,7 @@ use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::quantity::Seconds;
 use gpulayer::domain::change::{Change, JobStanding};
-use gpulayer::store::{CommitPort, JobFilter, KEYS_KEPT, LabelFilter, ONLY_TERM, Store, Writer};
+use gpulayer::store::{CommitPort, FeedScope, JobFilter, KEYS_KEPT, LabelFilter, ONLY_TERM, Store, Writer};
 use tempfile::TempDir;
 
 use crate::records::{digest, event, inserted, job_id, key, record, standing, task, time};
@@ -95,7 +95,7 @@ fn people_may_write_an_id_in_many_ways() {
             .unwrap();
     }
     let reads = store.reader();
-    let resolve = |text: &str| reads.resolve(text, None).unwrap();
+    let resolve = |text: &str| reads.resolve(text, None, None).unwrap();
     let text = a.to_string();
     assert_eq!(resolve(&text), [a]);
     assert_eq!(resolve(&text[..text.len() - 1]), [a], "a beginning that only one has");
@@ -105,7 +105,7 @@ fn people_may_write_an_id_in_many_ways() {
     assert_eq!(resolve(&text[text.len() - 3..]), [], "too short an end");
     assert_eq!(resolve("train"), [b], "the latest of a name");
     assert_eq!(resolve("@last"), [b]);
-    assert_eq!(reads.resolve("@last", Some("alice")).unwrap(), [a]);
+    assert_eq!(reads.resolve("@last", Some("alice"), None).unwrap(), [a]);
     assert_eq!(resolve("job_zzzz"), []);
     assert_eq!(resolve("job_ü"), []);
 }
@@ -161,6 +161,6 @@ fn a_purge_leaves_nothing_and_gives_no_number_out_twice() {
     assert!(reads.events(job_id(2), 0, 9).unwrap().is_empty());
     assert!(!reads.artifact_referenced(&digest(1), None).unwrap());
     assert_eq!(reads.last_position().unwrap(), 2);
-    assert_eq!(reads.feed(0, 9).unwrap().len(), 1);
+    assert_eq!(reads.feed(0, 9, &FeedScope::All).unwrap().0.len(), 1);
     assert_eq!(reads.specs(&[job_id(1), job_id(2)]).unwrap().len(), 1);
 }
