@@ -214,6 +214,10 @@ fn failed(facts: &ExitFacts) -> End {
     if facts.memory.oom_kills.is_some_and(|kills| kills > 0) && end.evidence.len() < MOST_EVIDENCE {
         end.evidence.push(memory::kills_sentence(&facts.memory));
     }
+    if end.reason != EndReason::DiskFull && end.evidence.len() < MOST_EVIDENCE {
+        end.evidence
+            .extend(disks(scene).next().map(|volume| format!("{volume} had no room left at the end")));
+    }
     end
 }
 
@@ -255,6 +259,11 @@ fn concluded(words: &LastWords, status: Status<'_>, scene: &Scene) -> End {
         }
         None if words.exception.is_some() => {
             (found.certainty, "the exception that ended the program".to_owned())
+        }
+        // The system's own answer would show on a disk; a line may tell of anything.
+        None if reason == EndReason::DiskFull => {
+            let basis = "the program's last words, though the worker's disks had room afterwards";
+            (found.certainty.min(Certainty::Possible), basis.to_owned())
         }
         None => (found.certainty, "the program's last words".to_owned()),
     };

@@ -38,7 +38,7 @@ pub(super) fn last_words(lines: &[LastLine], status: Status<'_>) -> LastWords {
         // `2>&1 | tee`: the errors are among the prints. A line there is more often a mere report.
         words = heard(&prints, &[], status);
         if words.exception.is_none() {
-            words.conclusion = words.conclusion.filter(|found| found.back == 0);
+            words.conclusion = words.conclusion.filter(|found| found.is_last);
             if let Some(conclusion) = &mut words.conclusion {
                 conclusion.certainty = conclusion.certainty.min(Certainty::Possible);
             }
@@ -118,6 +118,7 @@ fn launched(lines: &[Spoken], found: &[Traceback], launcher: &Traceback, status:
                     advice: "signal 9 is often the kernel for lack of memory, 7 a full /dev/shm, 11 a fault in compiled code; the rank's own last lines say more".to_owned(),
                     rule: "launcher-signal",
                     back: 0,
+                    is_last: true,
                 }),
                 exception: None,
                 evidence: lines.iter().skip(launcher.line).map(|line| line.text.trim().to_owned())

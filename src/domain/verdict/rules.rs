@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use super::traceback::Traceback;
-use crate::contract::end::{Certainty, EndReason};
+use crate::contract::end::{Certainty, EndReason, Owner};
 
 /// Lines a `line` rule looks at when it does not say.
 const WITHIN: usize = 3;
@@ -19,6 +19,10 @@ struct Table {
     noise: Vec<Pattern>,
     wrappers: Vec<Pattern>,
     continuations: Vec<Pattern>,
+    handled: Vec<Pattern>,
+    aftermath: Vec<Pattern>,
+    complaints: Vec<Pattern>,
+    quoting: Vec<Pattern>,
     #[serde(rename = "rule")]
     rules: Vec<Rule>,
 }
@@ -69,6 +73,8 @@ pub(super) struct Conclusion {
     pub(super) rule: &'static str,
     /// Of a `line` rule: how far from the last line it was, 0 = the last.
     pub(super) back: usize,
+    /// Whether nothing more was said after it, save what such a failure brings with it.
+    pub(super) is_last: bool,
 }
 
 /// How the program ended, as far as rules ask.
@@ -93,11 +99,29 @@ pub(super) fn goes_on(line: &str) -> bool {
     TABLE.continuations.iter().any(|pattern| pattern.0.is_match(line))
 }
 
+/// Whether the program said that it got over it, or that it only tells of it.
+pub(super) fn is_handled(line: &str) -> bool {
+    TABLE.handled.iter().any(|pattern| pattern.0.is_match(line))
+}
+
+/// Whether such a line only follows from the failure above it.
+pub(super) fn is_aftermath(line: &str) -> bool {
+    TABLE.aftermath.iter().any(|pattern| pattern.0.is_match(line))
+}
+
+/// Whether a line says that something failed, without which it would show that the program went on.
+fn is_complaint(line: &str) -> bool {
+    TABLE.complaints.iter().any(|pattern| pattern.0.is_match(line))
+}
+
 /// What the exception that ended a program means.
 pub(super) fn of_exception(traceback: &Traceback, status: Status<'_>) -> Option<Conclusion> {
+    let quotes = TABLE.quoting.iter().any(|pattern| pattern.0.is_match(&traceback.class));
     TABLE.rules.iter().find_map(|rule| {
         let exception = rule.exception.as_ref()?;
-        let fits = rule.holds_for(status) && exception.0.is_match(&traceback.class);
+        let fits = rule.holds_for(status)
+            && exception.0.is_match(&traceback.class)
+            && (!quotes || exception.0.as_str().contains(traceback.short_class()));
         match &rule.message {
             _ if !fits => None,
             None => Some(rule.conclude(None, &traceback.message, 0)),
@@ -109,16 +133,46 @@ pub(super) fn of_exception(traceback: &Traceback, status: Status<'_>) -> Option<
     })
 }
 
-/// What the last lines of a program mean that ended without an exception of Python; `last` is newest first.
+/// What the last lines of a program mean that ended without an exception of Python; `last` is newest first. A line that
+/// tells of something handled is passed over. One after which more was said decides less, or nothing.
 pub(super) fn of_lines(last: &[&str], status: Status<'_>) -> Option<Conclusion> {
+    let mut lines = Vec::with_capacity(last.len());
+    let (mut depth, mut follow) = (0, Follow::Aftermath);
+    for line in last {
+        lines.push((depth, follow));
+        if !is_aftermath(line) {
+            depth += 1;
+            let more =
+                if is_complaint(line) && !is_handled(line) { Follow::Complaints } else { Follow::More };
+            follow = follow.max(more);
+        }
+    }
     TABLE.rules.iter().filter(|rule| rule.holds_for(status)).find_map(|rule| {
         let pattern = rule.line.as_ref()?;
-        let asked = last.iter().take(rule.within.unwrap_or(WITHIN)).enumerate();
-        asked.into_iter().find_map(|(back, line)| {
+        let asked = last.iter().zip(&lines).enumerate();
+        let near = asked.take_while(|(_, (_, (depth, _)))| *depth < rule.within.unwrap_or(WITHIN));
+        near.filter(|(_, (line, _))| !is_handled(line)).find_map(|(back, (line, (_, follow)))| {
             let found = pattern.0.captures(line)?;
-            Some(rule.conclude(Some(&found), line, back))
+            let most = rule.certainty_when(*follow)?;
+            let conclusion = rule.conclude(Some(&found), line, back);
+            Some(Conclusion {
+                certainty: conclusion.certainty.min(most),
+                is_last: *follow == Follow::Aftermath,
+                ..conclusion
+            })
         })
     })
+}
+
+/// What was said after a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Follow {
+    /// Nothing but what follows from it.
+    Aftermath,
+    /// That something failed: this, or something else.
+    Complaints,
+    /// Anything else: the program went on.
+    More,
 }
 
 impl Rule {
@@ -132,6 +186,18 @@ impl Rule {
         by_code && by_signal
     }
 
+    /// How sure one of its lines can make, given what was said after it. A reason that is not the program's own (and so
+    /// asks for a retry elsewhere) needs the last word; a status that fits stands in for it.
+    fn certainty_when(&self, follow: Follow) -> Option<Certainty> {
+        let status_fits = !self.exit_codes.is_empty() || !self.signals.is_empty();
+        match follow {
+            Follow::Aftermath => Some(Certainty::Likely),
+            _ if status_fits => Some(Certainty::Possible),
+            Follow::Complaints if self.reason.owner() == Owner::User => Some(Certainty::Possible),
+            Follow::Complaints | Follow::More => None,
+        }
+    }
+
     fn conclude(&'static self, found: Option<&Captures<'_>>, said: &str, back: usize) -> Conclusion {
         let fill = |template: &str| filled(template, found, said);
         Conclusion {
@@ -141,6 +207,7 @@ impl Rule {
             advice: fill(&self.advice),
             rule: &self.id,
             back,
+            is_last: true,
         }
     }
 }
