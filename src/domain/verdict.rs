@@ -144,15 +144,7 @@ pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutp
         Exit::NotPrepared { .. } => (None, None),
     };
     let end = match (&facts.stop, &facts.exit) {
-        (Some(StopSent::Order), _) => End::of(EndReason::Cancelled, grace_used(facts, spec)),
-        (Some(StopSent::Timeout), _) => {
-            let sentences = [spec.timeout_s.map(timeout_sentence), grace_used(facts, spec)];
-            let said: Vec<String> = sentences.into_iter().flatten().collect();
-            End::of(EndReason::TimedOut, (!said.is_empty()).then(|| said.join("; ")))
-        }
-        (Some(StopSent::Orphaned), _) => {
-            End::of(EndReason::WorkerLost, "no worker came back for the task in time".to_owned())
-        }
+        (Some(stop), _) => stopped(*stop, facts, spec),
         (None, Exit::Exited { code: 0 }) => completed(uncollected),
         (None, Exit::Exited { .. } | Exit::Signalled { .. }) => failed(facts),
         (None, Exit::NotFound { code, detail }) => End {
@@ -172,6 +164,25 @@ pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutp
         peak_memory_bytes: facts.peak_memory_bytes,
         duration_s: facts.duration,
         ..bounded(end)
+    }
+}
+
+/// The end of what was stopped. The cause of the stop names it; what the kernel killed before may be why it came to
+/// that, and is said with it.
+fn stopped(stop: StopSent, facts: &ExitFacts, spec: &JobSpec) -> End {
+    let (reason, cause) = match stop {
+        StopSent::Order => (EndReason::Cancelled, None),
+        StopSent::Timeout => (EndReason::TimedOut, spec.timeout_s.map(timeout_sentence)),
+        StopSent::Orphaned => {
+            (EndReason::WorkerLost, Some("no worker came back for the task in time".to_owned()))
+        }
+    };
+    let grace = grace_used(facts, spec).filter(|_| stop != StopSent::Orphaned);
+    let said: Vec<String> =
+        [cause, memory::killed_before(&facts.memory), grace].into_iter().flatten().collect();
+    End {
+        evidence: memory::kills(&facts.memory).into_iter().collect(),
+        ..End::of(reason, (!said.is_empty()).then(|| said.join("; ")))
     }
 }
 
@@ -211,13 +222,12 @@ fn failed(facts: &ExitFacts) -> End {
         }
         (None, _) => exited(status.exit_code.unwrap_or(1), &words, facts),
     };
-    if facts.memory.oom_kills.is_some_and(|kills| kills > 0) && end.evidence.len() < MOST_EVIDENCE {
-        end.evidence.push(memory::kills_sentence(&facts.memory));
-    }
-    if end.reason != EndReason::DiskFull && end.evidence.len() < MOST_EVIDENCE {
-        end.evidence
-            .extend(disks(scene).next().map(|volume| format!("{volume} had no room left at the end")));
-    }
+    // What was measured stands before what was said: the last line is the program's own.
+    let full = disks(scene).next().filter(|_| end.reason != EndReason::DiskFull);
+    let full = full.map(|volume| format!("{volume} had no room left at the end"));
+    let measured = memory::kills(&facts.memory).into_iter().chain(full);
+    let room = MOST_EVIDENCE.saturating_sub(end.evidence.len());
+    end.evidence.splice(..0, measured.take(room));
     end
 }
 

@@ -242,3 +242,29 @@ fn a_program_that_did_not_heed_its_stop_signal_is_told_so() {
     assert_eq!(end("SIGTERM", Some(Seconds::new(2))), None);
     assert_eq!(end("SIGKILL", Some(Seconds::new(1))), None, "it was killed before its time: `--now`");
 }
+
+#[test]
+fn a_stop_does_not_hide_what_the_kernel_killed_before() {
+    let spec = JobSpec { timeout_s: Some(Seconds::new(4)), ..JobSpec::command(["x"]) };
+    for (stop, reason) in [
+        (StopSent::Order, EndReason::Cancelled),
+        (StopSent::Timeout, EndReason::TimedOut),
+        (StopSent::Orphaned, EndReason::WorkerLost),
+    ] {
+        let end = |kills| {
+            let exit = Exit::Signalled { signal: "SIGTERM".to_owned() };
+            let oom_killed_after = Some(Seconds::new(2)).filter(|_| kills == Some(1));
+            let memory = MemoryFacts { oom_kills: kills, oom_killed_after, ..MemoryFacts::default() };
+            verdict(&ExitFacts { stop: Some(stop), memory, ..ExitFacts::of(exit) }, &spec, &[])
+        };
+        let killed = end(Some(1));
+        assert_eq!(killed.reason, reason);
+        let said = "the kernel killed 1 of its processes for lack of memory, 2 s after start";
+        assert!(killed.detail.as_ref().is_some_and(|detail| detail.ends_with(said)), "{killed:?}");
+        assert_eq!(killed.evidence, ["OOM kills in the task's group: 1, the first 2 s after the start"]);
+        for none in [Some(0), None] {
+            assert!(end(none).evidence.is_empty());
+            assert!(!end(none).detail.is_some_and(|detail| detail.contains("memory")));
+        }
+    }
+}

@@ -59,9 +59,7 @@ pub(super) fn oom_killed(
     };
     let mut evidence: Vec<String> = logged.iter().map(|(_, line)| (*line).to_owned()).collect();
     let room = MOST_EVIDENCE - 1 - evidence.len();
-    if kills > 0 {
-        evidence.push(kills_sentence(&facts.memory));
-    }
+    evidence.extend(self::kills(&facts.memory));
     evidence.extend(words.evidence.iter().rev().take(room).rev().cloned());
     evidence.truncate(MOST_EVIDENCE);
     Some(End {
@@ -73,12 +71,20 @@ pub(super) fn oom_killed(
     })
 }
 
-/// `OOM kills in the task's group: 1, the first 14 s after the start`
-pub(super) fn kills_sentence(memory: &MemoryFacts) -> String {
+/// `OOM kills in the task's group: 1, the first 14 s after the start`; `None` when nothing was killed.
+pub(super) fn kills(memory: &MemoryFacts) -> Option<String> {
+    let kills = memory.oom_kills.filter(|kills| *kills > 0)?;
     let first = memory
         .oom_killed_after
         .map_or(String::new(), |after| format!(", the first {} after the start", span(after)));
-    format!("OOM kills in the task's group: {}{first}", memory.oom_kills.unwrap_or(0))
+    Some(format!("OOM kills in the task's group: {kills}{first}"))
+}
+
+/// The sentence beside the cause of a stop: `the kernel killed 1 of its processes for lack of memory, 2 s after start`.
+pub(super) fn killed_before(memory: &MemoryFacts) -> Option<String> {
+    let kills = memory.oom_kills.filter(|kills| *kills > 0)?;
+    let at = memory.oom_killed_after.map_or(String::new(), |after| format!(", {} after start", span(after)));
+    Some(format!("the kernel killed {kills} of its processes for lack of memory{at}"))
 }
 
 /// `peak 512 MiB of 512 MiB, 14 s after start`
