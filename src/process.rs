@@ -269,9 +269,12 @@ pub struct ExitRecord {
     /// Whether a memory limit was asked for that the task's group did not take.
     #[serde(default)]
     pub memory_not_held: bool,
-    /// Log records that found no room on the disk at the end: nothing in the spool says so.
+    /// Log records at the end that could not be written: nothing in the spool says so.
     #[serde(default)]
     pub lost_records: u64,
+    /// Why, in one clause; empty = none were lost, or the shim is of a build that did not say.
+    #[serde(default)]
+    pub lost_because: String,
     /// Number of the last log record; 0 = the task was silent.
     #[serde(default)]
     pub last_n: u64,

@@ -84,7 +84,7 @@ pub fn elision_mark(lines: u64, bytes: u64, kept: Kept) -> String {
     let kept = match kept {
         Kept::Whole => "the whole text is kept: gpulayer logs --full",
         Kept::UpToTheLimit => "the log artifact ends before or among them, at log_full_max_bytes",
-        Kept::InPart => "they are missing from the log artifact too: the worker's disk was full",
+        Kept::InPart => "they are missing from the log artifact too: the worker could not write it",
     };
     format!("… {}, {} elided here; {kept} …", counted_lines(lines), size(bytes))
 }

@@ -39,7 +39,12 @@ fn grown(asked: u64, factor_millis: u64) -> u64 {
 /// includes `worker_rebooted`; an owner's name stands for all its reasons; success and cancellation are never
 /// retried.
 pub fn retries(retry: &Retry, attempt: u32, reason: EndReason) -> bool {
-    attempt < retry.max_attempts
+    attempt < retry.max_attempts && is_asked_for(retry, reason)
+}
+
+/// Whether this end is one after which retries were asked for, and whether there can be any.
+pub fn is_asked_for(retry: &Retry, reason: EndReason) -> bool {
+    retry.max_attempts > 1
         && !matches!(reason, EndReason::Completed | EndReason::Cancelled | EndReason::QueueTimedOut)
         && retry.retry_on.iter().any(|asked| covers(asked, reason))
 }

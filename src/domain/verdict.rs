@@ -5,6 +5,7 @@
 //! counted, how it was waited for, the kernel log, disks, and only then the program's own last words (`rules.toml`). An
 //! exit with status 0 is never judged again by what was printed.
 
+mod fault_handler;
 mod kernel;
 mod last_words;
 mod launchers;
@@ -350,12 +351,17 @@ fn signalled(signal: &str, words: &LastWords, kernel: &[KernelWord<'_>], scene: 
     });
     let mut end = End::of(EndReason::Signalled, format!("ended by {signal}"));
     let by_itself = matches!(signal, "SIGSEGV" | "SIGILL" | "SIGFPE" | "SIGABRT" | "SIGTRAP" | "SIGSYS");
+    let stack = fault_handler::stack(&scene.lines);
     let shared_memory_is_full = scene.full.iter().any(|volume| volume == "/dev/shm");
     let (certainty, basis, advice) = match signal {
         _ if fault.is_some() => (
             Certainty::Certain,
             "the kernel log names a process of the task",
-            "a fault in compiled code: `--env PYTHONFAULTHANDLER=1` shows where Python was",
+            if stack.is_some() {
+                STACK_SHOWN
+            } else {
+                "a fault in compiled code: `--env PYTHONFAULTHANDLER=1` shows where Python was"
+            },
         ),
         "SIGBUS" if shared_memory_is_full => (
             Certainty::Likely,
@@ -367,10 +373,11 @@ fn signalled(signal: &str, words: &LastWords, kernel: &[KernelWord<'_>], scene: 
             "the wait status alone",
             "a memory-mapped file that shrank or had no room, or /dev/shm that was full for a while",
         ),
+        // The kernel does not log that a limit on CPU time was passed, nor does it tell afterwards what the limit was.
         "SIGKILL" if scene.kernel.readable => (
             Certainty::Possible,
-            "sent by neither GPUlayer nor, as far as the kernel log says, the kernel",
-            "look for who sent it: the program itself, another process of this user, or a person on the worker",
+            "GPUlayer did not send it, and the kernel log tells of no lack of memory",
+            "look for who sent it: the program itself, another process of this user, a person on the worker, or a hard limit on CPU time (ulimit -t)",
         ),
         "SIGKILL" => (
             Certainty::Possible,
@@ -388,7 +395,11 @@ fn signalled(signal: &str, words: &LastWords, kernel: &[KernelWord<'_>], scene: 
         _ if by_itself => (
             Certainty::Likely,
             "a signal that programs bring upon themselves",
-            "a fault in the program or a library; `--env PYTHONFAULTHANDLER=1` shows where Python was",
+            if stack.is_some() {
+                STACK_SHOWN
+            } else {
+                "a fault in the program or a library; `--env PYTHONFAULTHANDLER=1` shows where Python was"
+            },
         ),
         _ => (
             Certainty::Possible,
@@ -401,9 +412,14 @@ fn signalled(signal: &str, words: &LastWords, kernel: &[KernelWord<'_>], scene: 
     end.advice = Some(advice.to_owned());
     end.evidence.extend(fault);
     let room = MOST_EVIDENCE - end.evidence.len();
-    end.evidence.extend(words.evidence.iter().rev().take(room).rev().cloned());
+    let said = stack.unwrap_or_else(|| words.evidence.clone());
+    end.evidence.extend(said.iter().rev().take(room).rev().cloned());
     end
 }
+
+/// What to try when Python's fault handler has shown its stack.
+const STACK_SHOWN: &str =
+    "a fault in compiled code that was called there; `gpulayer logs` has the whole stack";
 
 /// The signal that a shell's status above 128 stands for, where programs do not use it for themselves.
 fn signal_word(number: i32) -> Option<&'static str> {
@@ -437,8 +453,7 @@ fn cut(text: &str, most: usize) -> String {
 
 /// The end of a task whose shim vanished without writing down how it ended.
 pub fn shim_lost() -> End {
-    let detail =
-        "the task's shim ended without a word (was it killed?); the rest of the task was killed with it";
+    let detail = "the task's shim ended without a word (was it killed?); what could be found of the task was killed then";
     End::of(EndReason::Internal, detail.to_owned())
 }
 

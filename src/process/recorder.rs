@@ -186,8 +186,8 @@ impl Recorder {
 }
 
 impl Recorder {
-    /// Records at the end that found no room, not even for the mark that counts them.
-    pub(super) fn lost_records(&self) -> u64 {
+    /// Records at the end that could not be written, nor could the mark that counts them; and why.
+    pub(super) fn lost_records(&self) -> (u64, &str) {
         self.keeper.spool.lost()
     }
 }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_said_at_the_end_and_stops_nothing() {
+    fn a_log_that_cannot_be_written_says_so_later_and_stops_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::new(&folder.path().join("absent"), LogLimits::default());
         let now = moment(Instant::now(), 0);
@@ -369,7 +369,11 @@ mod tests {
         recorder.take(0, b"LAST\n", now);
         assert_eq!(recorder.finish(now), WholeLog::Broken);
         let texts = texts(&folder.path().join("absent"));
-        assert!(texts[0].1.ends_with("lines missing here: the worker's disk was full"), "{}", texts[0].1);
+        assert!(
+            texts[0].1.ends_with("lines missing here: the task's folder on the worker was gone"),
+            "{}",
+            texts[0].1
+        );
         assert_eq!(texts.last().unwrap().1, "LAST");
     }
 

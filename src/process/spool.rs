@@ -108,8 +108,10 @@ pub(super) struct Spool {
     gathered: Vec<u8>,
     gathered_records: u64,
     last_n: u64,
-    /// Records that found no room on the disk since the last that did.
+    /// Records that could not be written since the last that could.
     lost: u64,
+    /// Why the first of them could not.
+    lost_because: String,
 }
 
 impl Spool {
@@ -122,6 +124,7 @@ impl Spool {
             gathered_records: 0,
             last_n: 0,
             lost: 0,
+            lost_because: String::new(),
         }
     }
 
@@ -161,9 +164,9 @@ impl Spool {
         self.lost > 0
     }
 
-    /// How many.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost
+    /// How many, and why.
+    pub(super) fn lost(&self) -> (u64, &str) {
+        (self.lost, &self.lost_because)
     }
 
     /// Appends what was gathered. On a full disk the records are dropped and counted, and the next ones that
@@ -176,7 +179,7 @@ impl Spool {
         let mut count = std::mem::take(&mut self.gathered_records);
         let lost = self.lost;
         if lost > 0 {
-            self.say(now, Mark::Lost, &lost_mark(lost));
+            self.say(now, Mark::Lost, &lost_mark(lost, &self.lost_because));
             self.gathered.extend_from_slice(&records);
             std::mem::swap(&mut records, &mut self.gathered);
             self.gathered_records = 0;
@@ -188,7 +191,8 @@ impl Spool {
                 self.lost = 0;
             }
             Err(error) => {
-                if self.lost == 0 {
+                if lost == 0 {
+                    self.lost_because = because(&error);
                     remark(format_args!("the log cannot be written, lines are dropped: {error}"));
                 }
                 self.lost += count - u64::from(lost > 0);
@@ -206,7 +210,7 @@ impl Spool {
         if self.lost > 0 {
             // The mark of `flush` comes before a record; at the end there is none left but this.
             let lost = std::mem::take(&mut self.lost);
-            self.say(now, Mark::Lost, &lost_mark(lost));
+            self.say(now, Mark::Lost, &lost_mark(lost, &self.lost_because));
             self.flush(now);
             if self.lost > 0 {
                 self.lost = lost;
@@ -237,13 +241,30 @@ impl Spool {
     }
 }
 
-fn lost_mark(lines: u64) -> String {
-    format!("{} missing here: the worker's disk was full", counted_lines(lines))
+fn lost_mark(lines: u64, because: &str) -> String {
+    format!("{} missing here: {because}", counted_lines(lines))
+}
+
+/// Why a file of a task could not be written, for its user.
+fn because(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the worker's disk was full".to_owned(),
+        io::ErrorKind::NotFound => "the task's folder on the worker was gone".to_owned(),
+        _ => format!("the worker could not write them: {error}"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_is_called_full_only_when_it_was() {
+        assert_eq!(because(&io::Error::from_raw_os_error(28)), "the worker's disk was full");
+        assert_eq!(because(&io::Error::from_raw_os_error(122)), "the worker's disk was full");
+        assert_eq!(because(&io::Error::from_raw_os_error(2)), "the task's folder on the worker was gone");
+        assert!(because(&io::Error::from_raw_os_error(5)).starts_with("the worker could not write them: "));
+    }
 
     #[test]
     fn heads_survive_the_file() {

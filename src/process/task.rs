@@ -446,6 +446,7 @@ impl Task {
         let was_killed = oom_kills.is_some_and(|kills| kills > 0);
         let oom_killed_after =
             was_killed.then(|| self.out_of_memory_after.unwrap_or(outcome.duration).min(outcome.duration));
+        let (lost_records, lost_because) = self.recorder.lost_records();
         let record = ExitRecord {
             task_id: self.launch.task_id,
             wait: outcome.wait,
@@ -464,7 +465,8 @@ impl Task {
             memory_not_held: memory_limit_bytes.is_none()
                 && self.launch.limits.memory_bytes.is_some()
                 && self.group.as_ref().is_some_and(Group::limits_memory),
-            lost_records: self.recorder.lost_records(),
+            lost_records,
+            lost_because: lost_because.to_owned(),
             last_n,
             whole_log,
             pids,
@@ -503,6 +505,7 @@ fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
         cpu_throttling: None,
         memory_not_held: false,
         lost_records: 0,
+        lost_because: String::new(),
         last_n: 0,
         whole_log: WholeLog::InLines,
         pids: Vec::new(),

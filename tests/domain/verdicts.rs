@@ -39,6 +39,7 @@ struct Case {
     reason: EndReason,
     certainty: Option<Certainty>,
     says: Option<String>,
+    never: Option<String>,
     #[serde(default)]
     trap: bool,
 }
@@ -117,6 +118,7 @@ fn recorded_failures_get_their_reason_and_none_is_confidently_wrong() {
         }
         let confident = end.certainty.is_some_and(|certainty| certainty >= Certainty::Likely);
         let says = case.says.as_ref().is_none_or(|words| text(&end).contains(words));
+        let says = says && case.never.as_ref().is_none_or(|words| !text(&end).contains(words));
         let as_sure = case.certainty.is_none_or(|certainty| end.certainty == Some(certainty));
         if end.reason != case.reason || !says || !as_sure {
             wrong.push(format!("{}{}: {end:#?}", if confident { "CONFIDENTLY " } else { "" }, case.name));

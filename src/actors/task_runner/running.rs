@@ -183,7 +183,7 @@ fn noted(record: &ExitRecord) -> impl Iterator<Item = Warning> {
     let kills = record.oom_kills.unwrap_or(0);
     let outlived = (record.wait == Wait::Exited { code: 0 }).then(|| outlived_a_kill(kills)).flatten();
     let loose = record.memory_not_held.then(memory_let_loose);
-    [throttling, outlived, loose, lines_lost(record.lost_records)].into_iter().flatten()
+    [throttling, outlived, loose, lines_lost(record.lost_records, &record.lost_because)].into_iter().flatten()
 }
 
 /// Number of the last whole record in the spool.

@@ -7,8 +7,9 @@ use crate::contract::end::{End, EndReason};
 use crate::contract::problem::Warning;
 use crate::contract::protocol::Finish;
 use crate::contract::quantity::Seconds;
-use crate::contract::spec::JobSpec;
+use crate::contract::spec::{JobSpec, Retry};
 use crate::domain::change::{JobResults, StopCause};
+use crate::domain::retry::is_asked_for;
 
 /// Lines of evidence an end may have.
 const MOST_EVIDENCE: usize = 3;
@@ -32,7 +33,11 @@ pub(super) struct Checked {
 impl Checked {
     pub(super) fn of(spec: &JobSpec, run: &Run, finish: &Finish) -> Self {
         let (outputs, warnings) = brought_back(finish);
-        Self { end: ruled(spec, run, finish, &outputs), outputs, warnings }
+        let mut end = ruled(spec, run, finish, &outputs);
+        if is_asked_for(&spec.retry, end.reason) {
+            end.advice = end.advice.as_deref().and_then(without_retries);
+        }
+        Self { end, outputs, warnings }
     }
 }
 
@@ -97,8 +102,7 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
         // What the worker concluded was about another end.
         (end.certainty, end.basis, end.advice) = (None, None, None);
         if matches!(end.reason, EndReason::Drained | EndReason::Evicted) {
-            end.advice =
-                Some("`--retries 1 --retry-on operator` starts such jobs again elsewhere".to_owned());
+            end.advice = Some(again_elsewhere(&spec.retry, end.reason));
         }
     }
     end.owner = end.reason.owner();
@@ -109,6 +113,24 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
     end.signal = end.signal.filter(|name| name.len() <= MOST_SIGNAL_BYTES);
     end.duration_s = end.duration_s.map(|span| span.min(Seconds::MAX));
     end
+}
+
+/// How such a job comes to another attempt. One that had asked for just that has none left, or is on its way to it.
+fn again_elsewhere(retry: &Retry, reason: EndReason) -> String {
+    let attempts = retry.max_attempts;
+    match (is_asked_for(retry, reason), attempts) {
+        (true, 2..) => {
+            format!("it may have {attempts} attempts in all: submit it again, or allow more with `--retries`")
+        }
+        (false, 2..) => "`--retry-on operator` starts such jobs again elsewhere, too".to_owned(),
+        _ => "`--retries 1 --retry-on operator` starts such jobs again elsewhere".to_owned(),
+    }
+}
+
+/// An advice without the part that says how to have retries: this job has them.
+fn without_retries(advice: &str) -> Option<String> {
+    let parts: Vec<&str> = advice.split("; ").filter(|part| !part.contains("--retry-on ")).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// What an operator did to the task, in front of how it took it.
@@ -220,6 +242,32 @@ mod tests {
         let end = Checked::of(&JobSpec::command(["true"]), &run(Some(StopCause::Evict)), &ended).end;
         assert_eq!(end.detail.as_deref(), Some("an operator evicted the task; it did not end in time"));
         assert!(end.advice.is_some_and(|advice| advice.contains("--retry-on operator")));
+    }
+
+    #[test]
+    fn nobody_is_told_to_ask_for_the_retries_that_he_had() {
+        let advice = |max_attempts, on: &str, end: End, stop| {
+            let retry = Retry { max_attempts, retry_on: vec![on.to_owned()], ..Retry::default() };
+            let spec = JobSpec { retry, ..JobSpec::command(["true"]) };
+            let sent = Finish { after_stop: true, end, ..finish(EndReason::Cancelled, None) };
+            Checked::of(&spec, &run(stop), &sent).end.advice.unwrap_or_default()
+        };
+        let stopped = |max_attempts, on| {
+            advice(max_attempts, on, End::of(EndReason::Cancelled, None), Some(StopCause::Evict))
+        };
+        assert!(stopped(1, "worker_lost").starts_with("`--retries 1 --retry-on operator`"));
+        assert!(stopped(2, "worker_lost").starts_with("`--retry-on operator` starts"));
+        assert_eq!(
+            stopped(2, "operator"),
+            "it may have 2 attempts in all: submit it again, or allow more with `--retries`"
+        );
+        let failed = |on| {
+            let said =
+                Some("look at the GPU; --retries with --retry-on gpu_error tries another worker".to_owned());
+            advice(2, on, End { advice: said, ..End::of(EndReason::GpuError, None) }, None)
+        };
+        assert_eq!(failed("gpu_error"), "look at the GPU");
+        assert!(failed("worker_lost").ends_with("tries another worker"));
     }
 
     #[test]

@@ -80,7 +80,10 @@ impl LiveJob {
             let (reason, detail) = if rebooted {
                 (EndReason::WorkerRebooted, "the worker's machine restarted")
             } else {
-                (EndReason::WorkerLost, "the worker came back without the task")
+                (
+                    EndReason::WorkerLost,
+                    "the worker came back and knows nothing of the task: its files there were removed or damaged; what is found of such a task is killed",
+                )
             };
             self.lose(ledger, &placed, &run, reason, detail, false);
         }

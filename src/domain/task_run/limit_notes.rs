@@ -40,12 +40,15 @@ pub fn outlived_a_kill(kills: u64) -> Option<Warning> {
     })
 }
 
-/// The end of the log found no room, nor did the mark that says so.
-pub fn lines_lost(records: u64) -> Option<Warning> {
-    (records > 0).then(|| Warning {
-        pointer: String::new(),
-        detail: format!("the last {records} lines of the log are lost: the worker's disk was full"),
-    })
+/// The end of the log could not be written, nor could the mark that says so; `because` is empty where nobody knows.
+pub fn lines_lost(records: u64, because: &str) -> Option<Warning> {
+    let lost = match records {
+        0 => return None,
+        1 => "the last line of the log is lost".to_owned(),
+        many => format!("the last {many} lines of the log are lost"),
+    };
+    let because = if because.is_empty() { "the worker could not write them" } else { because };
+    Some(Warning { pointer: String::new(), detail: format!("{lost}: {because}") })
 }
 
 /// The task wanted more CPU than it asked for, often enough to be slower for it.
@@ -79,9 +82,12 @@ mod tests {
 
     #[test]
     fn what_did_not_happen_is_not_told() {
-        assert_eq!((outlived_a_kill(0), lines_lost(0)), (None, None));
+        assert_eq!((outlived_a_kill(0), lines_lost(0, "x")), (None, None));
         assert!(outlived_a_kill(2).is_some_and(|warning| warning.detail.contains("killed 2 of the task's")));
-        assert!(lines_lost(7).is_some_and(|warning| warning.detail.contains("last 7 lines")));
+        let lost = |records, because| lines_lost(records, because).unwrap().detail;
+        assert_eq!(lost(7, "the disk was full"), "the last 7 lines of the log are lost: the disk was full");
+        assert_eq!(lost(1, "it was gone"), "the last line of the log is lost: it was gone");
+        assert!(lost(2, "").ends_with("the worker could not write them"));
     }
 
     #[test]
