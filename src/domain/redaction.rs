@@ -5,6 +5,7 @@
 //! most one byte less than the longest form, and only while it could be the beginning of one.
 
 mod forms;
+mod texts;
 
 use std::collections::HashMap;
 use std::fmt;

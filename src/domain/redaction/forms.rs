@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::texts;
 use crate::domain::secrets::{MIN_VALUE_BYTES, SecretValue};
 
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -13,19 +14,27 @@ const BASE64_LINES: [usize; 2] = [64, 76];
 const UNRESERVED: [&[u8]; 7] =
     [b"_.-~", b"_.-~/", b"_.-~!*'()", b"_.-~!*'();,/?:@&=+$#", b"_.-*", b"_.-~$&+:=@", b""];
 
+/// Where `xxd -p` breaks its lines.
+const HEX_LINE: usize = 60;
+
 /// Every form of `value` that is looked for, each once, none shorter than the shortest secret. A value of several
-/// lines is also looked for line by line, since a log shows it so.
+/// lines is also looked for line by line, since a log shows it so; one that is JSON also by the texts in it, since a
+/// program takes it apart (`private_key` of a service account).
 pub(super) fn forms(value: &SecretValue) -> BTreeSet<Vec<u8>> {
-    let bytes = value.expose();
     let mut found = BTreeSet::new();
-    for part in parts(bytes) {
-        base64(part, &mut found);
-        percent(part, &mut found);
-        escaped(part, &mut found);
-        for upper in [false, true] {
-            found.insert(part.iter().flat_map(|byte| hex(*byte, upper)).collect());
+    let within = texts::within(value.expose());
+    for bytes in std::iter::once(value).chain(&within).map(SecretValue::expose) {
+        for part in parts(bytes) {
+            base64(part, &mut found);
+            percent(part, &mut found);
+            escaped(part, &mut found);
+            for upper in [false, true] {
+                let text: Vec<u8> = part.iter().flat_map(|byte| hex(*byte, upper)).collect();
+                found.extend(text.chunks(HEX_LINE).map(<[u8]>::to_vec));
+                found.insert(text);
+            }
+            found.insert(part.to_vec());
         }
-        found.insert(part.to_vec());
     }
     // An encoder may put line ends into its output, too; and escapes put them back.
     let lines: Vec<Vec<u8>> = found
@@ -98,6 +107,7 @@ fn percent(bytes: &[u8], found: &mut BTreeSet<Vec<u8>>) {
                     }
                 }
             }
+            found.insert(replaced(&text, |byte| (byte == b'%').then(|| b"%25".to_vec())));
             found.insert(text);
         }
     }
@@ -115,6 +125,11 @@ fn escaped(bytes: &[u8], found: &mut BTreeSet<Vec<u8>>) {
     if is_text {
         for style in TEXT_STYLES {
             found.insert(text.chars().map(style).collect::<String>().into_bytes());
+        }
+        // JSON within JSON.
+        for style in &TEXT_STYLES[..2] {
+            let once: String = text.chars().map(style).collect();
+            found.insert(once.chars().map(style).collect::<String>().into_bytes());
         }
     }
     // Python's bytes: all that is not ASCII, and control characters, as `\xNN`.
@@ -249,6 +264,27 @@ mod tests {
         has(secret, "s3cr3t/+\\ \\&\\\"\\'é"); // printf %q
         has(secret, "s3cr3t/+ &amp;&quot;&#x27;é"); // html.escape
         has(secret, "7333637233742f2b20262227c3a9"); // xxd -p
+        has(secret, "s3cr3t%252F%252B%2520%2526%2522%2527%25C3%25A9"); // quote(quote(s, safe=""), safe="")
+        has(secret, "s3cr3t/+ &\\\\\\\"'\\\\u00e9"); // json.dumps(json.dumps(s))
+    }
+
+    #[test]
+    fn the_texts_in_a_json_secret_are_looked_for_as_it_is() {
+        let key = r#"{"type": "x", "keys": [{"private_key": "-----BEGIN\nMIIEvQIB\"DANB\n"}], "private_key_id": "0123456789abcdef"}"#;
+        has(key, "-----BEGIN\nMIIEvQIB\"DANB\n"); // print(json.loads(s)["private_key"])
+        has(key, "MIIEvQIB\"DANB"); // a line of that
+        has(key, "-----BEGIN\\nMIIEvQIB\"DANB\\n"); // the dictionary as repr shows it
+        has(key, "0123456789abcdef");
+        has(key, "MDEyMzQ1Njc4OWFiY2RlZg=="); // base64
+        let docker = r#"{"auths": {"{\"inner\": \"hunter2-hunter2\"}": "{\"inner\": \"hunter2-hunter2\"}"}}"#;
+        has(docker, "hunter2-hunter2"); // JSON in JSON
+    }
+
+    #[test]
+    fn a_long_value_is_found_in_the_lines_of_xxd() {
+        let secret = "0123456789abcdefghijklmnopqrstuvwxyz";
+        has(secret, "303132333435363738396162636465666768696a6b6c6d6e6f7071727374");
+        has(secret, "75767778797a");
     }
 
     #[test]

@@ -94,6 +94,20 @@ fn base64_inside_a_longer_text_is_hidden_at_every_place() {
     }
 }
 
+#[test]
+fn what_a_program_takes_out_of_a_json_secret_is_hidden() {
+    let redactor = redactor(&[(
+        "GCP",
+        r#"{"private_key": "-----BEGIN KEY-----\nMIIEvQIBADAN\n", "n": 8, "id": "abc"}"#,
+    )]);
+    assert_eq!(redactor.redact("-----BEGIN KEY-----\nMIIEvQIBADAN\n"), "[secret GCP]");
+    assert_eq!(
+        redactor.redact("{'private_key': '-----BEGIN KEY-----\\nMIIEvQIBADAN\\n', 'n': 8}"),
+        "{'private_key': '[secret GCP]', 'n': 8}"
+    );
+    assert_eq!(redactor.redact("id abc of 8 is short"), "id abc of 8 is short");
+}
+
 /// Text in which beginnings of the secret are common.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
