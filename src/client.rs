@@ -5,16 +5,19 @@
 
 mod connection;
 pub mod connection_string;
+pub mod dead_peer;
 pub mod endpoint;
 pub mod error;
 pub mod event_stream;
 pub mod http_channel;
+mod line;
 pub mod look;
 pub mod proxy;
 mod route;
 pub mod transfer;
 pub mod worker_channel;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -66,6 +69,8 @@ struct Shared {
     reconnect_for: Duration,
     answer_within: Option<Duration>,
     revive: Option<Arc<dyn Revive>>,
+    /// How much of a body the way to the server takes at once, as far as that was met.
+    part_bytes: Arc<AtomicU64>,
     idle: Mutex<Vec<Connection>>,
     server_version: OnceLock<String>,
 }
@@ -180,6 +185,7 @@ impl Client {
                 reconnect_for: Duration::from_secs(10),
                 answer_within: None,
                 revive: None,
+                part_bytes: Arc::new(AtomicU64::new(transfer::LARGEST_PART_BYTES)),
                 idle: Mutex::new(Vec::new()),
                 server_version: OnceLock::new(),
             }),
@@ -194,6 +200,7 @@ impl Client {
             reconnect_for: shared.reconnect_for,
             answer_within: shared.answer_within,
             revive: shared.revive.clone(),
+            part_bytes: Arc::clone(&shared.part_bytes),
             idle: Mutex::new(Vec::new()),
             server_version: OnceLock::new(),
         };
@@ -306,7 +313,11 @@ impl Client {
             whole.map_err(|source| ClientError::Cut { operation: operation.clone(), source })?.to_bytes();
         self.keep(connection);
         let answer = Answer { operation, status: head.status, headers: head.headers, body };
-        if answer.status.as_u16() < 400 { Ok(answer) } else { Err(refusal(answer)) }
+        if answer.status.as_u16() < 400 && by_gpulayer(&answer.headers) {
+            Ok(answer)
+        } else {
+            Err(refusal(answer))
+        }
     }
 
     /// Sends a call once and hands the answer out unread, whatever its status.
@@ -394,10 +405,12 @@ impl Client {
         let sent = connection.send(operation, request);
         let Some(within) = within else { return sent.await };
         tokio::time::timeout(within, sent).await.unwrap_or_else(|_| {
-            let (endpoint, operation) = (self.endpoint().clone(), operation.to_owned());
-            let error = ClientError::Silent { endpoint, operation, within_s: within.as_secs() };
-            Err(Unsent { error, request: None })
+            Err(Unsent { error: self.silent(operation.to_owned(), within), request: None })
         })
+    }
+
+    fn silent(&self, operation: String, within: Duration) -> ClientError {
+        ClientError::Silent { endpoint: self.endpoint().clone(), operation, within_s: within.as_secs() }
     }
 
     async fn connect(&self) -> Result<Connection, ClientError> {
@@ -422,6 +435,11 @@ impl Client {
                 return Some(connection);
             }
         }
+    }
+
+    /// Lets go of the connections that wait for the next call: what broke one may have broken all.
+    pub fn forget_connections(&self) {
+        self.shared.idle.lock().clear();
     }
 
     fn keep(&self, connection: Connection) {
@@ -473,7 +491,12 @@ impl Retry {
     }
 }
 
-/// What an answer of 400 and above means.
+/// Whether our server answered: a proxy or a captive portal may answer in its place, also with 200.
+fn by_gpulayer(headers: &HeaderMap) -> bool {
+    headers.contains_key(VERSION_HEADER)
+}
+
+/// What an answer of 400 and above means, or one that is not our server's.
 fn refusal(answer: Answer) -> ClientError {
     match serde_json::from_slice::<Problem>(&answer.body) {
         Ok(problem) => ClientError::Refused(Box::new(problem)),

@@ -15,5 +15,6 @@ pub mod quantity;
 mod schema;
 pub mod server;
 pub mod spec;
+pub mod telemetry;
 pub mod token;
 pub mod worker;

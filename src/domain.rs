@@ -2,6 +2,7 @@
 //! argument and what must be persisted or told goes out as data.
 
 pub mod change;
+pub mod clock_note;
 pub mod credentials;
 pub mod disk;
 pub mod job;
@@ -9,9 +10,11 @@ pub mod lease;
 pub mod ledger;
 pub mod log_budget;
 pub mod placement;
+pub mod poll_limit;
 pub mod redaction;
 pub mod retry;
 pub mod secrets;
 pub mod spec;
 pub mod task_run;
 pub mod verdict;
+pub mod worker_return;

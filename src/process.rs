@@ -85,6 +85,8 @@ pub const SHIM_FILE: &str = "shim.json";
 pub const SPOOL_FILE: &str = "spool";
 /// Name of the file in the task's folder that holds what the spool leaves out, as one zstd frame.
 pub const OVERFLOW_FILE: &str = "overflow.zst";
+/// Name of the file in the worker's folder that lists where its shims' control groups are.
+pub const GROUPS_FILE: &str = cgroup::RECORD;
 /// The variable by which [`sweep`] knows a task's processes. Whoever launches must set it in `env`.
 pub const TASK_ID_VARIABLE: &str = "GPULAYER_TASK_ID";
 

@@ -5,6 +5,7 @@
 //! Threads: one with an actor system for the task runner and the acquire loop, one for the heartbeat.
 
 mod disk_watch;
+mod gauges;
 mod heartbeat;
 mod identity;
 pub mod in_process;
@@ -18,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::Addr;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -40,14 +41,23 @@ use crate::process::account::Account;
 use crate::process::{ProcessError, ShimPool};
 
 use disk_watch::DiskWatch;
+use gauges::Gauges;
 use heartbeat::Heartbeat;
-use identity::WorkerFolder;
+use identity::{Beginning, WorkerFolder};
 pub use identity::{FolderError, has_session, holder};
 
 /// How long an acquire parks; the server's limit is 60 s.
 const ACQUIRE_PARK: Seconds = Seconds::new(45);
 /// How long the server has to take the last word of a worker that was revoked.
 const LAST_WORD_WITHIN: Duration = Duration::from_secs(5);
+/// An empty answer that comes sooner was no poll, whoever sent it.
+const SHORTEST_PARK: Duration = Duration::from_secs(1);
+/// Between two words about a server that does not answer.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+/// The lease of a server that has not said which it keeps.
+const USUAL_LEASE: Duration = Duration::from_secs(20);
+/// Beyond two leases, for the server to be sure that another one is gone.
+const MARGIN: Duration = Duration::from_secs(5);
 /// How long it parks while there is no room for a task.
 const FULL_PARK: Seconds = Seconds::new(2);
 const TASKS_PER_ACQUIRE: u32 = 256;
@@ -184,11 +194,17 @@ impl Worker {
         if let Some(user) = &options.task_user {
             passage::open(folder.path(), &user.ids)?;
         }
-        let (incarnation, session) = folder.begin_incarnation()?;
+        let boot_id = machine::boot_id().map_err(WorkerError::Machine)?;
+        let beginning = folder.begin_incarnation(&boot_id)?;
+        if beginning.moved {
+            folder.leave_tasks_to_the_original()?;
+        } else if beginning.other_boot {
+            folder.forget_groups()?;
+        }
         let identity = Identity {
             machine_id: machine::machine_id(folder.path()).map_err(WorkerError::Machine)?,
-            boot_id: machine::boot_id().map_err(WorkerError::Machine)?,
-            incarnation,
+            boot_id,
+            incarnation: beginning.incarnation,
         };
         let room = DiskRoom::new(folder.path(), options.disk);
         let kept = room.kept();
@@ -215,7 +231,7 @@ impl Worker {
         let life = Life { options, folder, shims, identity, capabilities, room, channel, stopped };
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let outcome = actix_rt::System::new().block_on(async {
-                let outcome = life.live(session).await;
+                let outcome = life.live(beginning).await;
                 crate::actors::let_them_start().await;
                 outcome
             });
@@ -265,7 +281,7 @@ struct Life {
 }
 
 impl Life {
-    async fn live(self, session: Option<Session>) -> Result<WorkerEnd, WorkerError> {
+    async fn live(self, beginning: Beginning) -> Result<WorkerEnd, WorkerError> {
         let shims = self.shims.clone();
         let (session_over, mut over) = mpsc::unbounded_channel();
         let runner = TaskRunner::recover(TaskRunnerOptions {
@@ -286,19 +302,24 @@ impl Life {
         .await?;
         let held = runner.held();
         let runner = runner.go();
-        let Some(timing) = self.open_session(session, &held, &runner).await? else {
+        let Some(timing) = self.open_session(beginning, &held, &runner).await? else {
             return Ok(WorkerEnd::Stopped);
         };
+        self.folder.accepted(&self.identity.boot_id, timing.lease_ttl_s.duration())?;
         runner.do_send(SessionOpened);
         // Only a head start: a launch that finds none makes its own.
         if let Err(error) = shims.prewarm(WARM_SHIMS) {
             tracing::warn!(error = &error as &dyn std::error::Error, "no shim could be made ahead");
         }
         let (stop_heartbeat, heartbeat_stopped) = watch::channel(false);
+        let gauges = Gauges::default();
+        let _measuring =
+            gauges.start(held.clone(), shims.clone(), self.room.clone()).map_err(WorkerError::Thread)?;
         let heartbeat = Heartbeat {
             channel: Arc::clone(&self.channel),
             held: held.clone(),
             room: self.room.clone(),
+            gauges,
             secret_names: secret_names::followed(
                 self.options.secrets.clone(),
                 self.capabilities.secrets.clone(),
@@ -339,13 +360,13 @@ impl Life {
     /// Takes the session up again, or makes one; `None` = it was told to stop before the server answered.
     async fn open_session(
         &self,
-        session: Option<Session>,
+        beginning: Beginning,
         held: &HeldTasks,
         runner: &Addr<TaskRunner>,
     ) -> Result<Option<Timing>, WorkerError> {
         let opening = async {
-            if let Some(session) = session {
-                match self.resume(session, held, runner).await {
+            if let Some(session) = beginning.session.clone() {
+                match self.resume(session, &beginning, held, runner).await {
                     // The daemon's own worker, and a database that does not know it: both are the daemon's.
                     Err(WorkerError::NotAccepted(ChannelError::SessionOver(SessionEnd::Revoked)))
                         if self.options.kind == WorkerKind::Local => {}
@@ -363,18 +384,37 @@ impl Life {
     async fn resume(
         &self,
         session: Session,
+        beginning: &Beginning,
         held: &HeldTasks,
         runner: &Addr<TaskRunner>,
     ) -> Result<Timing, WorkerError> {
         let worker_id = session.worker_id;
         self.channel.speak_as(session);
+        let process = hex::encode(rand::random::<[u8; 16]>());
+        // A reboot looks like a copy until the server is sure that nobody else is there.
+        let refused_until = Instant::now() + beginning.lease_ttl.unwrap_or(USUAL_LEASE) * 2 + MARGIN;
         let resumed = until_answered("resume", || {
-            self.channel.resume(ResumeRequest {
+            let resume = self.channel.resume(ResumeRequest {
                 worker_id,
                 identity: self.identity.clone(),
                 capabilities: (*self.capabilities).clone(),
                 tasks: held.list(),
-            })
+                process: Some(process.clone()),
+                moved: beginning.moved,
+            });
+            let patient = Instant::now() < refused_until;
+            async move {
+                resume.await.map_err(|error| match error {
+                    ChannelError::SessionOver(why @ SessionEnd::IdentityInUse) if patient => {
+                        ChannelError::NotYet { why }
+                    }
+                    // Before it was ever accepted, no newer start can have taken over from it.
+                    ChannelError::SessionOver(SessionEnd::Superseded) => {
+                        ChannelError::SessionOver(SessionEnd::Outdated)
+                    }
+                    other => other,
+                })
+            }
         });
         match resumed.await {
             Ok(answer) => {
@@ -420,8 +460,14 @@ impl Life {
                 max_tasks: if full { 0 } else { TASKS_PER_ACQUIRE },
                 have: held.list_for_acquire(),
             });
+            let asked_at = Instant::now();
             match answer.await {
                 Ok(answer) => {
+                    let empty = answer.assignments.is_empty() && answer.orders == Orders::default();
+                    if empty && asked_at.elapsed() < SHORTEST_PARK {
+                        pause.wait().await;
+                        continue;
+                    }
                     pause = Pause::new();
                     if !answer.assignments.is_empty() {
                         // Awaited, so that the next poll already says that it has them.
@@ -499,19 +545,26 @@ fn pass_on(orders: Orders, runner: &Addr<TaskRunner>) {
     }
 }
 
-/// Repeats a call until the server says yes or no.
+/// Repeats a call until the server says yes or no. Tells people why it takes long: whenever that is news, and every
+/// minute.
 async fn until_answered<A, F>(call: &'static str, mut ask: impl FnMut() -> F) -> Result<A, ChannelError>
 where
     F: Future<Output = Result<A, ChannelError>>,
 {
     let mut pause = Pause::new();
+    let mut said: Option<(String, Instant)> = None;
     loop {
         match ask().await {
             Err(error) if error.may_repeat() => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "no answer to {call}, trying again"
-                );
+                let what = error.to_string();
+                let news = said.as_ref().is_none_or(|(said, at)| *said != what || at.elapsed() > SAY_EVERY);
+                let error = &error as &dyn std::error::Error;
+                if news {
+                    said = Some((what, Instant::now()));
+                    tracing::warn!(error, "no good answer to {call} yet, trying again");
+                } else {
+                    tracing::debug!(error, "no good answer to {call} yet, trying again");
+                }
             }
             answered => return answered,
         }

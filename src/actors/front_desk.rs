@@ -75,7 +75,7 @@ pub struct FrontDesk {
     remembered: Vec<WorkerRecord>,
     sessions: HashMap<WorkerId, SessionPorts>,
     /// Who registered under what.
-    registrations: HashMap<String, WorkerId>,
+    registrations: HashMap<(String, String), WorkerId>,
     open_session: OpenSession,
 }
 
@@ -112,6 +112,11 @@ impl FrontDesk {
     }
 }
 
+/// What it registered under, on which boot: many machines may be made of one image, in which a worker had tried.
+fn registration_of(record: &WorkerRecord) -> Option<(String, String)> {
+    Some((record.registration.clone()?, record.identity.boot_id.clone()))
+}
+
 impl Actor for FrontDesk {
     type Context = Context<Self>;
 
@@ -119,7 +124,7 @@ impl Actor for FrontDesk {
         ctx.set_mailbox_capacity(MAILBOX);
         for record in std::mem::take(&mut self.remembered) {
             let worker_id = record.id;
-            if let Some(registration) = record.registration.clone().filter(|_| !record.gone) {
+            if let Some(registration) = registration_of(&record).filter(|_| !record.gone) {
                 self.registrations.insert(registration, worker_id);
             }
             let ports = (self.open_session)(NewSession { record, greeting: None });
@@ -209,7 +214,7 @@ impl Handler<RegisterWorker> for FrontDesk {
             drain: None,
         };
         let worker_id = record.id;
-        if let Some(registration) = record.registration.clone() {
+        if let Some(registration) = registration_of(&record) {
             let before = self.registrations.insert(registration, worker_id);
             self.drop_unheard(before);
         }

@@ -10,6 +10,8 @@
 //! After a restart: opened again from the worker's row, offline until its first word; offers and stops are told
 //! again by the supervisor.
 
+mod vitals;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -33,14 +35,16 @@ use super::messages::{Reply, send};
 use crate::clock;
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{
-    AcquireAnswer, Assignment, HeartbeatAnswer, Held, Identity, Orders, RegisterAnswer, ReportAnswer,
-    ResumeAnswer, StopOrder, Timing,
+    AcquireAnswer, Assignment, HeartbeatAnswer, Held, Orders, RegisterAnswer, ReportAnswer, ResumeAnswer,
+    ResumeRequest, StopOrder, Timing,
 };
 use crate::contract::quantity::{Seconds, Timestamp};
-use crate::contract::worker::{Worker, WorkerState};
+use crate::contract::worker::{Worker, WorkerKind, WorkerState};
 use crate::domain::change::{Change, WorkerRecord};
+use crate::domain::worker_return::{self, Known, Newcomer, Pace, Return, ReturnRefusal};
 use crate::durability::Durability;
 use crate::journal::Journal;
+use vitals::Vitals;
 
 /// A worker has at most a few calls in flight; offers come in bursts.
 const MAILBOX: usize = 4_096;
@@ -90,10 +94,11 @@ pub struct WorkerSession {
     lost: BTreeSet<TaskId>,
     parked: Option<Parked>,
     presence: Presence,
-    heartbeat_seq: u64,
-    /// When its newest heartbeat came, and the longest time between two since the session opened or was resumed.
-    heartbeat_at: Option<Instant>,
-    longest_silence: Option<Duration>,
+    /// When it spoke last, or this session was opened: the silence by which a newcomer is judged.
+    heard_at: Instant,
+    /// The process that resumed last.
+    process: Option<String>,
+    vitals: Vitals,
     /// Why it says it is unhealthy; as old as its newest heartbeat.
     unhealthy: Option<String>,
 }
@@ -131,9 +136,9 @@ impl WorkerSession {
             lost: BTreeSet::new(),
             parked: None,
             presence: Presence::Offline { last_seen: None },
-            heartbeat_seq: 0,
-            heartbeat_at: None,
-            longest_silence: None,
+            heard_at: Instant::now(),
+            process: None,
+            vitals: Vitals::default(),
             unhealthy: None,
         }
     }
@@ -180,6 +185,7 @@ impl WorkerSession {
 
     /// The worker spoke: it is there, and holds what it says (`None` = it said nothing about that).
     fn heard(&mut self, ctx: &mut Context<Self>, holds: Option<Vec<TaskId>>) {
+        self.heard_at = Instant::now();
         let silence = ctx.run_later(self.timing.lease_ttl_s.duration(), Self::fell_silent);
         let before = std::mem::replace(&mut self.presence, Presence::Offline { last_seen: None });
         let known = match before {
@@ -246,20 +252,27 @@ impl WorkerSession {
         }
     }
 
-    fn judge_resume(&self, identity: &Identity) -> Result<(), WorkerRefusal> {
-        let known = &self.record.identity;
+    fn judge_resume(&self, request: &ResumeRequest) -> Result<Return, WorkerRefusal> {
         if self.record.gone {
-            Err(WorkerRefusal::Revoked)
-        } else if identity.machine_id != known.machine_id {
-            match self.presence {
-                Presence::Online { .. } => Err(WorkerRefusal::IdentityInUse),
-                Presence::Offline { .. } => Ok(()),
-            }
-        } else if identity.incarnation <= known.incarnation {
-            Err(WorkerRefusal::Superseded)
-        } else {
-            Ok(())
+            return Err(WorkerRefusal::Revoked);
         }
+        let silent_for = u64::try_from(self.heard_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let known = Known {
+            identity: &self.record.identity,
+            process: self.process.as_deref(),
+            silent_for: Seconds::from_millis(silent_for),
+            in_process: self.record.kind == WorkerKind::Local,
+        };
+        let newcomer = Newcomer {
+            identity: &request.identity,
+            process: request.process.as_deref(),
+            moved: request.moved,
+        };
+        let pace = Pace { heartbeat: self.timing.heartbeat_s, lease_ttl: self.timing.lease_ttl_s };
+        worker_return::judge(known, newcomer, pace).map_err(|refusal| match refusal {
+            ReturnRefusal::InUse => WorkerRefusal::IdentityInUse,
+            ReturnRefusal::Outdated => WorkerRefusal::Superseded,
+        })
     }
 
     /// Tells a worker whose session is over so, once that is on disk.
@@ -347,16 +360,18 @@ impl Handler<ResumeWorker> for WorkerSession {
 
     fn handle(&mut self, call: ResumeWorker, ctx: &mut Self::Context) {
         let request = call.request;
-        if let Err(refusal) = self.judge_resume(&request.identity) {
-            send(call.reply, Err(refusal));
-            return;
-        }
+        let rebooted = match self.judge_resume(&request) {
+            Ok(back) => back == Return::Rebooted,
+            Err(refusal) => {
+                send(call.reply, Err(refusal));
+                return;
+            }
+        };
         self.release_parked(ctx);
-        let rebooted = request.identity.boot_id != self.record.identity.boot_id;
         self.record.identity = request.identity;
+        self.process = request.process;
         self.record.capabilities = request.capabilities;
-        self.heartbeat_seq = 0;
-        (self.heartbeat_at, self.longest_silence) = (None, None);
+        self.vitals = Vitals::default();
         // Its first heartbeat says it anew.
         self.heard_health(None);
         self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
@@ -387,12 +402,8 @@ impl Handler<Heartbeat> for WorkerSession {
         if self.record.gone {
             // It must not look present again: nothing may be placed on it. But what it says of its tasks counts: those
             // that it was to kill are gone when it no longer lists them.
-            let newer =
-                (request.incarnation, request.seq) > (self.record.identity.incarnation, self.heartbeat_seq);
-            if newer && request.incarnation == self.record.identity.incarnation {
-                self.heartbeat_seq = request.seq;
-            }
-            if newer {
+            let known = self.record.identity.incarnation;
+            if request.incarnation > known || request.incarnation == known && self.vitals.hear(&request) {
                 self.notice_gone(&request.tasks);
             }
             self.refuse_gone(call.reply);
@@ -402,11 +413,7 @@ impl Handler<Heartbeat> for WorkerSession {
             send(call.reply, Err(WorkerRefusal::Superseded));
             return;
         }
-        if request.seq > self.heartbeat_seq {
-            self.heartbeat_seq = request.seq;
-            let before = self.heartbeat_at.replace(Instant::now());
-            let silence = before.map(|before| before.elapsed());
-            self.longest_silence = self.longest_silence.max(silence);
+        if self.vitals.hear(&request) {
             self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
             let tasks = request.tasks.iter().map(|held| (held.task_id, held.epoch)).collect();
             self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks });
@@ -540,6 +547,7 @@ impl Handler<Describe> for WorkerSession {
             Presence::Offline { last_seen } => (Vec::new(), *last_seen),
             Presence::Online { last_seen, holds, .. } => (holds.clone(), Some(*last_seen)),
         };
+        let online = matches!(self.presence, Presence::Online { .. });
         if !self.record.gone {
             describe.into.add(Worker {
                 warnings: Vec::new(),
@@ -552,9 +560,10 @@ impl Handler<Describe> for WorkerSession {
                 last_seen,
                 health: self.unhealthy.clone().filter(|_| self.state() == WorkerState::Unhealthy),
                 drain: self.record.drain,
-                longest_silence_s: self
-                    .longest_silence
-                    .map(|gap| Seconds::from_millis(u64::try_from(gap.as_millis()).unwrap_or(u64::MAX))),
+                longest_silence_s: self.vitals.longest_silence(),
+                telemetry: online.then(|| self.vitals.telemetry()).flatten(),
+                clock_offset_s: self.vitals.clock_offset(),
+                notes: if online { self.vitals.notes() } else { Vec::new() },
             });
         }
     }

@@ -1,11 +1,13 @@
-//! The worker's line over HTTP: the session token and the protocol's header on every call, heartbeats on a
-//! connection of their own, so that no upload and no long poll delays them.
+//! The worker's line over HTTP: the session token and the protocol's header on every call; heartbeats, transfers and
+//! all other calls each on connections of their own, so that none delays another. What is on its way when the line
+//! dies is asked again over a fresh connection as soon as heartbeats are answered again.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hyper::header::{HeaderName, HeaderValue};
 use parking_lot::RwLock;
@@ -13,8 +15,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
+use super::line::{CameBack, Line, poll_end};
 use super::worker_channel::{Calling, ChannelError, Published, Session, SessionEnd, WorkerChannel};
-use super::{Call, Client, ClientError, Endpoint, Trust};
+use super::{Answer, Call, Client, ClientError, Endpoint, Trust};
 use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{JobId, TaskId};
@@ -22,22 +25,40 @@ use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest, PROTOCOL,
     RegisterAnswer, RegisterRequest, ReportAnswer, ReportRequest, ResumeAnswer, ResumeRequest,
 };
+use crate::domain::poll_limit::PollEnd;
 
 /// How long an answer may take that the server does not park: a commit on a slow disk, not a dead network.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// A heartbeat that takes longer is worth less than the next one.
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(5);
+/// What a poll may take beyond the time it parks.
+const POLL_MARGIN: Duration = Duration::from_secs(10);
+/// How long a transfer that was cut tries to go on where it stood, before it begins anew.
+const TRANSFER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A worker's line to a server somewhere else.
 pub struct HttpChannel {
     bare: Client,
     clients: RwLock<Clients>,
+    line: Arc<Line>,
 }
 
 #[derive(Clone)]
 struct Clients {
     calls: Client,
     heartbeats: Client,
+    transfers: Client,
+}
+
+impl Clients {
+    fn new(bare: &Client, token: &str) -> Result<Self, ClientError> {
+        let client = || bare.clone().with_token(token);
+        Ok(Self {
+            calls: client()?,
+            heartbeats: client()?,
+            transfers: client()?.with_reconnect_for(TRANSFER_PATIENCE).with_answer_within(TRANSFER_PATIENCE),
+        })
+    }
 }
 
 impl HttpChannel {
@@ -49,41 +70,77 @@ impl HttpChannel {
             .with_header(HeaderName::from_static("x-gpulayer-protocol"), HeaderValue::from(PROTOCOL))
             // The worker repeats by itself, for longer and with its own pauses.
             .with_reconnect_for(Duration::ZERO);
-        let joining = bare.clone().with_token(join_token)?;
-        let clients = RwLock::new(Clients { calls: joining.clone(), heartbeats: joining });
-        Ok(Self { bare, clients })
+        let clients = RwLock::new(Clients::new(&bare, join_token)?);
+        Ok(Self { bare, clients, line: Arc::default() })
     }
 
-    fn calls(&self) -> Client {
-        self.clients.read().calls.clone()
+    fn clients(&self) -> Clients {
+        self.clients.read().clone()
     }
 
-    fn heartbeats(&self) -> Client {
-        self.clients.read().heartbeats.clone()
+    /// A call that is not a heartbeat.
+    async fn post<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: Q,
+        within: Duration,
+    ) -> Result<A, Lost> {
+        let client = self.clients().calls;
+        let post = Call::post(path, true).json(&request)?;
+        self.unless_it_comes_back(&client, async { within_reason(&client, &post, within).await?.json() })
+            .await
+    }
+
+    /// Gives up on an answer when the line was dead meanwhile: the connection may be, and nobody says so.
+    async fn unless_it_comes_back<A>(
+        &self,
+        client: &Client,
+        answer: impl Future<Output = Result<A, ClientError>>,
+    ) -> Result<A, Lost> {
+        let outcome = tokio::select! {
+            answer = answer => answer.map_err(Lost::Client),
+            () = self.line.comeback() => Err(Lost::CameBack(CameBack)),
+        };
+        if matches!(&outcome, Err(Lost::CameBack(_))) || outcome.as_ref().is_err_and(Lost::is_connection) {
+            client.forget_connections();
+        }
+        outcome
     }
 }
 
-async fn post<Q: Serialize, A: DeserializeOwned>(
-    client: Client,
-    call: &'static str,
-    path: &str,
-    request: Q,
-    within: Duration,
-) -> Result<A, ChannelError> {
-    let post = Call::post(path, true).json(&request).map_err(|error| failed(call, error))?;
-    let answer = timely(call, within, client.answer(&post)).await?;
-    answer.json().map_err(|error| failed(call, error))
+/// Why a call brought no answer.
+#[derive(Debug)]
+enum Lost {
+    CameBack(CameBack),
+    Client(ClientError),
 }
 
-async fn timely<A>(
-    call: &'static str,
-    within: Duration,
-    answer: impl Future<Output = Result<A, ClientError>>,
-) -> Result<A, ChannelError> {
-    match tokio::time::timeout(within, answer).await {
-        Ok(answer) => answer.map_err(|error| failed(call, error)),
-        Err(late) => Err(ChannelError::Unreachable { call, source: late.into() }),
+impl Lost {
+    fn is_connection(&self) -> bool {
+        match self {
+            Lost::CameBack(_) => true,
+            Lost::Client(error) => error.is_connection(),
+        }
     }
+
+    fn of(self, call: &'static str) -> ChannelError {
+        match self {
+            Lost::CameBack(source) => ChannelError::Unreachable { call, source: source.into() },
+            Lost::Client(error) => failed(call, error),
+        }
+    }
+}
+
+impl From<ClientError> for Lost {
+    fn from(error: ClientError) -> Self {
+        Lost::Client(error)
+    }
+}
+
+/// Sends a call and reads the answer, or takes the server for silent.
+async fn within_reason(client: &Client, call: &Call, within: Duration) -> Result<Answer, ClientError> {
+    let late = |_| client.silent(call.operation(), within);
+    tokio::time::timeout(within, client.answer(call)).await.map_err(late)?
 }
 
 /// Anything but a clear refusal may be carried out by a repeat: a proxy's page, a cut, an answer in another form.
@@ -99,6 +156,7 @@ fn failed(call: &'static str, error: ClientError) -> ChannelError {
             ErrorCode::IdentityInUse => ChannelError::SessionOver(SessionEnd::IdentityInUse),
             _ => ChannelError::Refused(problem),
         },
+        ClientError::Unexpected { status: 413, .. } => ChannelError::TooLarge { call },
         ClientError::File { operation, path, source } => ChannelError::LocalFile { operation, path, source },
         other => ChannelError::Unreachable { call, source: other.into() },
     }
@@ -115,66 +173,99 @@ fn note_version(client: &Client) {
 impl WorkerChannel for HttpChannel {
     fn speak_as(&self, session: Session) {
         // A token the server made holds nothing that a header could not.
-        if let (Ok(calls), Ok(heartbeats)) =
-            (self.bare.clone().with_token(&session.token), self.bare.clone().with_token(&session.token))
-        {
-            *self.clients.write() = Clients { calls, heartbeats };
+        if let Ok(clients) = Clients::new(&self.bare, &session.token) {
+            *self.clients.write() = clients;
         }
     }
 
     fn register(&self, request: RegisterRequest) -> Calling<'_, RegisterAnswer> {
-        let client = self.calls();
-        Box::pin(async move {
-            let answer =
-                post(client.clone(), "register", "/v1/workers/register", request, ANSWER_WITHIN).await;
-            note_version(&client);
-            answer
+        Box::pin(async {
+            let answer = self.post("/v1/workers/register", request, ANSWER_WITHIN).await;
+            note_version(&self.clients().calls);
+            answer.map_err(|lost| lost.of("register"))
         })
     }
 
     fn resume(&self, request: ResumeRequest) -> Calling<'_, ResumeAnswer> {
-        let client = self.calls();
-        Box::pin(async move {
-            let answer = post(client.clone(), "resume", "/v1/worker/resume", request, ANSWER_WITHIN).await;
-            note_version(&client);
-            answer
+        Box::pin(async {
+            let answer = self.post("/v1/worker/resume", request, ANSWER_WITHIN).await;
+            note_version(&self.clients().calls);
+            answer.map_err(|lost| lost.of("resume"))
         })
     }
 
     fn heartbeat(&self, request: HeartbeatRequest) -> Calling<'_, HeartbeatAnswer> {
-        Box::pin(post(self.heartbeats(), "heartbeat", "/v1/worker/heartbeat", request, HEARTBEAT_WITHIN))
+        Box::pin(async move {
+            let Clients { heartbeats, calls, .. } = self.clients();
+            let post = Call::post("/v1/worker/heartbeat", true).json(&request);
+            let post = post.map_err(|error| failed("heartbeat", error))?;
+            let answer = within_reason(&heartbeats, &post, HEARTBEAT_WITHIN).await;
+            match answer.and_then(|answer| answer.json()) {
+                Ok(answer) => {
+                    if self.line.pulse() {
+                        calls.forget_connections();
+                    }
+                    Ok(answer)
+                }
+                Err(error) => {
+                    if error.problem().is_none() {
+                        self.line.pulse_lost();
+                        heartbeats.forget_connections();
+                    }
+                    Err(failed("heartbeat", error))
+                }
+            }
+        })
     }
 
-    fn acquire(&self, request: AcquireRequest) -> Calling<'_, AcquireAnswer> {
-        let within = request.wait_s.duration() + ANSWER_WITHIN;
-        Box::pin(post(self.calls(), "acquire", "/v1/worker/acquire", request, within))
+    fn acquire(&self, mut request: AcquireRequest) -> Calling<'_, AcquireAnswer> {
+        Box::pin(async move {
+            let asked = self.line.poll_for(request.wait_s);
+            request.wait_s = asked;
+            let begun = Instant::now();
+            let answer = self.post("/v1/worker/acquire", request, asked.duration() + POLL_MARGIN).await;
+            let end = match &answer {
+                Ok(_) => Some(PollEnd::Answered),
+                Err(Lost::CameBack(_)) => Some(PollEnd::Interrupted),
+                Err(Lost::Client(error)) => poll_end(error),
+            };
+            let empty = end.is_some_and(|end| self.line.poll_ended(asked, begun.elapsed(), end));
+            match answer {
+                Ok(answer) => Ok(answer),
+                Err(_) if empty => Ok(AcquireAnswer::default()),
+                Err(lost) => Err(lost.of("acquire")),
+            }
+        })
     }
 
     fn report(&self, request: ReportRequest) -> Calling<'_, ReportAnswer> {
-        Box::pin(post(self.calls(), "report", "/v1/worker/report", request, ANSWER_WITHIN))
+        Box::pin(async {
+            let answer = self.post("/v1/worker/report", request, ANSWER_WITHIN).await;
+            answer.map_err(|lost| lost.of("report"))
+        })
     }
 
     fn logs(&self, _job_id: JobId, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer> {
-        let client = self.calls();
         Box::pin(async move {
             let path = format!("/v1/worker/tasks/{task_id}/logs");
-            post(client, "logs", &path, request, ANSWER_WITHIN).await
+            self.post(&path, request, ANSWER_WITHIN).await.map_err(|lost| lost.of("logs"))
         })
     }
 
     fn deregister(&self) -> Calling<'_, ()> {
-        let client = self.calls();
-        Box::pin(async move {
+        Box::pin(async {
+            let client = self.clients().calls;
             let call = Call::post("/v1/worker/deregister", true)
                 .json(&serde_json::Map::new())
                 .map_err(|error| failed("deregister", error))?;
-            timely("deregister", ANSWER_WITHIN, client.answer(&call)).await.map(drop)
+            let answer = within_reason(&client, &call, ANSWER_WITHIN).await;
+            answer.map(drop).map_err(|error| failed("deregister", error))
         })
     }
 
     fn fetch<'a>(&'a self, digest: Digest, scratch: &'a Path) -> Calling<'a, File> {
-        // No limit in time: it may be large.
-        let client = self.calls();
+        // No limit in time: it may be large. It is given up when nothing comes for long.
+        let client = self.clients().transfers;
         Box::pin(async move {
             client.download(&digest, scratch, |_| {}).await.map_err(|error| failed("fetch", error))?;
             File::open(scratch).map_err(local_file("read", scratch))
@@ -182,7 +273,6 @@ impl WorkerChannel for HttpChannel {
     }
 
     fn publish<'a>(&'a self, file: File, shown: &'a Path) -> Calling<'a, Published> {
-        let client = self.calls();
         Box::pin(async move {
             let hashing = file.try_clone().map_err(local_file("read", shown))?;
             let published = tokio::task::spawn_blocking(move || hash(hashing))
@@ -192,9 +282,14 @@ impl WorkerChannel for HttpChannel {
             // The same file again, even when its name means another one by now.
             let path = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
             let Published { digest, size_bytes } = published;
-            let absent = timely("missing", ANSWER_WITHIN, client.missing(&[digest])).await?;
-            if !absent.is_empty() {
-                let sent = client.upload(&digest, &path, size_bytes, |_| {}).await;
+            let Clients { calls, transfers, .. } = self.clients();
+            let asked = [digest];
+            let absent = self.unless_it_comes_back(&calls, calls.missing(&asked));
+            let absent = tokio::time::timeout(ANSWER_WITHIN, absent).await;
+            let absent =
+                absent.map_err(|late| ChannelError::Unreachable { call: "missing", source: late.into() })?;
+            if !absent.map_err(|lost| lost.of("missing"))?.is_empty() {
+                let sent = transfers.upload(&digest, &path, size_bytes, |_| {}).await;
                 sent.map_err(|error| failed("publish", error))?;
             }
             Ok(published)

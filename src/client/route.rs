@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::connection::Connection;
+use super::dead_peer;
 use super::endpoint::Endpoint;
 use super::error::ClientError;
 use super::proxy::{self, Proxy, ProxyError};
@@ -223,5 +224,6 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = timeout(CONNECT_WITHIN, TcpStream::connect((host, port))).await??;
     // Without it Nagle holds small requests back until the last acknowledgement has come.
     stream.set_nodelay(true)?;
+    dead_peer::notice_dead_peer(&stream)?;
     Ok(stream)
 }

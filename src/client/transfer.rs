@@ -3,7 +3,9 @@
 
 use std::io::SeekFrom;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, StreamExt};
@@ -13,12 +15,25 @@ use hyper::{Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufWriter};
+use tokio::time::timeout;
 
-use super::{Call, Client, ClientError, RequestBody, Retry, refusal_of};
+use super::{Call, Client, ClientError, RequestBody, Retry, by_gpulayer, refusal_of};
 use crate::contract::artifact::{Digest, MissingAnswer, MissingRequest, PartialUpload};
 use crate::contract::error_code::ErrorCode;
 
 const PIECE_BYTES: usize = 256 << 10;
+/// A proxy may take a body whole before it passes it on: after a cut, only what came in earlier parts is there.
+pub(super) const LARGEST_PART_BYTES: u64 = 256 << 20;
+/// A way that takes less is broken.
+const SMALLEST_PART_BYTES: u64 = 64 << 10;
+/// From this size on it is worth a question whether an earlier try has brought a part.
+const WORTH_ASKING_BYTES: u64 = 4 << 20;
+/// Nothing of a body moved for so long: whoever is at the other end does nothing.
+const STALLED_AFTER: Duration = Duration::from_secs(60);
+/// In the same place.
+const MOST_STALLS: usize = 3;
+/// What is sent is dealt with at least so fast.
+const BYTES_PER_S: u64 = 8 << 20;
 /// Fewer zeros are written as they are: a seek flushes what is buffered.
 const HOLE_BYTES: usize = 4 << 10;
 const MISSING_AT_ONCE: usize = 10_000;
@@ -39,8 +54,9 @@ impl Client {
         Ok(missing)
     }
 
-    /// Sends a file's bytes as `digest`. `size_bytes` is what the digest was made of: a file that has grown since
-    /// is cut there, and the server refuses what does not match. `sent` is told the bytes sent so far.
+    /// Sends a file's bytes as `digest`, in parts, each as large as the way allows. `size_bytes` is what the digest was
+    /// made of: a file that has grown since is cut there, and the server refuses what does not match. Goes on where an
+    /// earlier try stood. `sent` is told the bytes sent so far.
     pub async fn upload(
         &self,
         digest: &Digest,
@@ -49,23 +65,44 @@ impl Client {
         mut sent: impl FnMut(u64),
     ) -> Result<(), ClientError> {
         let mut retry = Retry::new(self.shared.reconnect_for);
-        let mut offset = 0;
+        let (mut offset, mut failures_in_place) = (0, 0);
+        if size_bytes >= WORTH_ASKING_BYTES {
+            match self.upload_offset(digest).await? {
+                Some(received) => {
+                    offset = Some(received).filter(|received| *received <= size_bytes).unwrap_or(0)
+                }
+                None => {
+                    sent(size_bytes);
+                    return Ok(());
+                }
+            }
+        }
         loop {
-            let failed = match self.upload_from(digest, path, size_bytes, offset).await {
+            let length = (size_bytes - offset).min(self.shared.part_bytes.load(Ordering::Relaxed));
+            let failed = match self.upload_part(digest, path, size_bytes, (offset, length)).await {
                 Ok(received) if received >= size_bytes => {
                     sent(size_bytes);
                     return Ok(());
                 }
                 Ok(received) => {
-                    offset = received;
+                    (offset, failures_in_place) = (received, 0);
                     sent(offset);
                     continue;
                 }
                 Err(failed) => failed,
             };
+            failures_in_place += 1;
+            // Not by our server, which says it in its own words: something on the way has a limit. It may hang up
+            // before it can be heard.
+            let too_large = matches!(failed, ClientError::Unexpected { status: 413, .. });
+            let hung_up = matches!(failed, ClientError::Cut { .. }) && failures_in_place > 1;
+            if (too_large || hung_up) && !self.smaller_parts(length) && too_large {
+                return Err(failed);
+            }
             let gap = failed.problem().is_some_and(|problem| problem.code == ErrorCode::UploadGap);
             let busy = failed.problem().is_some_and(|problem| problem.code == ErrorCode::Overloaded);
-            if !gap && !retry.pause_after(&failed).await {
+            let stalled = matches!(failed, ClientError::Silent { .. }) && failures_in_place <= MOST_STALLS;
+            if !gap && !too_large && !stalled && !retry.pause_after(&failed).await {
                 return Err(failed);
             }
             match self.upload_offset(digest).await {
@@ -75,7 +112,8 @@ impl Client {
                         // The other upload's progress is worth waiting on, but no reason to ask more often.
                         retry.deadline = Instant::now() + self.shared.reconnect_for;
                     } else if received > offset {
-                        retry = Retry::new(self.shared.reconnect_for);
+                        retry = Retry::patient(self.shared.reconnect_for);
+                        failures_in_place = 0;
                     } else if gap && received == offset {
                         return Err(failed);
                     }
@@ -92,16 +130,32 @@ impl Client {
         }
     }
 
+    /// From now on parts are at most half as long as the one that was too much; `false` = they cannot be shorter.
+    fn smaller_parts(&self, length: u64) -> bool {
+        if length <= SMALLEST_PART_BYTES {
+            return false;
+        }
+        let half = (length / 2 + 1).next_power_of_two() / 2;
+        let part_bytes = half.max(SMALLEST_PART_BYTES);
+        self.shared.part_bytes.fetch_min(part_bytes, Ordering::Relaxed);
+        tracing::info!(
+            part_bytes,
+            "something between here and the server takes no larger bodies; sending in parts"
+        );
+        true
+    }
+
     /// Where an upload stands: `None` = the server has the artifact.
     pub async fn upload_offset(&self, digest: &Digest) -> Result<Option<u64>, ClientError> {
         let call = Call::head(artifact_path(digest));
         let operation = call.operation();
         let (head, body, connection) = self.open(&call).await?;
-        if head.status.is_success() {
+        let ours = by_gpulayer(&head.headers);
+        if ours && head.status.is_success() {
             self.keep(connection);
             return Ok(None);
         }
-        if head.status == StatusCode::NOT_FOUND {
+        if ours && head.status == StatusCode::NOT_FOUND {
             self.keep(connection);
             let offset = head.headers.get("upload-offset").and_then(|value| value.to_str().ok());
             return Ok(Some(offset.and_then(|value| value.parse().ok()).unwrap_or(0)));
@@ -109,40 +163,45 @@ impl Client {
         Err(refusal_of(operation, hyper::Response::from_parts(head, body)).await)
     }
 
-    /// Sends everything from `offset`; returns how many bytes the server has then.
-    async fn upload_from(
+    /// Sends so many bytes from `offset`; returns how many the server has then.
+    async fn upload_part(
         &self,
         digest: &Digest,
         path: &Path,
         size_bytes: u64,
-        offset: u64,
+        (offset, length): (u64, u64),
     ) -> Result<u64, ClientError> {
         let file_error = |operation, source| ClientError::File { operation, path: path.to_owned(), source };
         let target = artifact_path(digest);
         let operation = format!("PUT {target}");
         let mut file = File::open(path).await.map_err(|source| file_error("read", source))?;
-        let length = file.metadata().await.map_err(|source| file_error("read", source))?.len();
-        if length < size_bytes {
+        let there = file.metadata().await.map_err(|source| file_error("read", source))?.len();
+        if there < size_bytes {
             let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it became shorter");
             return Err(file_error("send all of", source));
         }
         file.seek(SeekFrom::Start(offset)).await.map_err(|source| file_error("read", source))?;
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        if offset > 0 {
-            let range = format!("bytes {offset}-{}/{size_bytes}", size_bytes - 1);
+        if length < size_bytes {
+            let range = format!("bytes {offset}-{}/{size_bytes}", offset + length.max(1) - 1);
             if let Ok(range) = HeaderValue::from_str(&range) {
                 headers.insert(header::CONTENT_RANGE, range);
             }
         }
-        let left_bytes = size_bytes - offset;
-        let body = RequestBody::Stream { pieces: pieces(file, left_bytes).boxed(), left_bytes };
+        let taken = Arc::new(AtomicU64::new(0));
+        let pieces = pieces(file, length, Arc::clone(&taken)).boxed();
+        let body = RequestBody::Stream { pieces, left_bytes: length };
         let request = self.request(Method::PUT, &target, &headers, body)?;
         // A stream cannot be sent twice, so it never goes over an idle connection that may be dead already.
         let connection = self.connect().await?;
-        let exchange = connection.send(&operation, request).await.map_err(|unsent| unsent.error)?;
+        let sending = connection.send(&operation, request);
+        let Some(sent) = unless_stalled(sending, &taken, length).await else {
+            return Err(self.silent(operation, STALLED_AFTER));
+        };
+        let exchange = sent.map_err(|unsent| unsent.error)?;
         let status = exchange.response.status();
-        if status.as_u16() >= 400 {
+        if status.as_u16() >= 400 || !by_gpulayer(exchange.response.headers()) {
             return Err(refusal_of(operation, exchange.response).await);
         }
         if status != StatusCode::ACCEPTED {
@@ -183,7 +242,7 @@ impl Client {
         let file = File::create(path).await.map_err(file_error)?;
         let mut sink = BufWriter::with_capacity(PIECE_BYTES, file);
         let mut hash = Sha256::new();
-        let mut written = 0;
+        let (mut written, mut stalls) = (0, 0);
         let mut retry = Retry::new(self.shared.reconnect_for);
         loop {
             let before = written;
@@ -191,9 +250,11 @@ impl Client {
                 self.download_part(source, path, &mut sink, &mut hash, &mut written, &mut received).await;
             let Err(failed) = part else { break };
             if written > before {
-                retry = Retry::new(self.shared.reconnect_for);
+                (retry, stalls) = (Retry::patient(self.shared.reconnect_for), 0);
             }
-            if !retry.pause_after(&failed).await {
+            stalls += usize::from(matches!(failed, ClientError::Silent { .. }));
+            let stalled = matches!(failed, ClientError::Silent { .. }) && stalls <= MOST_STALLS;
+            if !stalled && !retry.pause_after(&failed).await {
                 return Err(failed);
             }
         }
@@ -222,12 +283,16 @@ impl Client {
             // The cut came after the last byte.
             return Ok(());
         }
-        if head.status.as_u16() >= 400 {
+        if head.status.as_u16() >= 400 || !by_gpulayer(&head.headers) {
             return Err(refusal_of(operation, hyper::Response::from_parts(head, body)).await);
         }
         // A server may answer a range with the whole: what is there already is passed over.
         let mut skip = if head.status == StatusCode::PARTIAL_CONTENT { 0 } else { *written };
-        while let Some(frame) = body.frame().await {
+        loop {
+            let Ok(frame) = timeout(STALLED_AFTER, body.frame()).await else {
+                return Err(self.silent(operation, STALLED_AFTER));
+            };
+            let Some(frame) = frame else { break };
             let frame = frame
                 .map_err(|source| ClientError::Cut { operation: operation.clone(), source: source.into() })?;
             let Ok(mut piece) = frame.into_data() else { continue };
@@ -257,8 +322,34 @@ async fn write_or_skip(sink: &mut BufWriter<File>, piece: &[u8]) -> std::io::Res
     }
 }
 
-fn pieces(file: File, left_bytes: u64) -> impl stream::Stream<Item = std::io::Result<Bytes>> + Send {
-    stream::try_unfold((file, left_bytes), |(mut file, left_bytes)| async move {
+/// Waits while something moves; `None` = nothing has for long. What has been sent may take its time at the other end:
+/// a proxy may pass it on only now, and the server's disk may be slow.
+async fn unless_stalled<T>(sending: impl Future<Output = T>, taken: &AtomicU64, length: u64) -> Option<T> {
+    tokio::pin!(sending);
+    let mut before = 0;
+    loop {
+        let whole = before == length;
+        let patience = STALLED_AFTER + Duration::from_secs(if whole { length / BYTES_PER_S } else { 0 });
+        match timeout(patience, &mut sending).await {
+            Ok(sent) => return Some(sent),
+            Err(_) => {
+                let now = taken.load(Ordering::Relaxed);
+                if now == before {
+                    return None;
+                }
+                before = now;
+            }
+        }
+    }
+}
+
+/// The bytes of a file from where it stands; `taken` counts what the connection took of them.
+fn pieces(
+    file: File,
+    left_bytes: u64,
+    taken: Arc<AtomicU64>,
+) -> impl stream::Stream<Item = std::io::Result<Bytes>> + Send {
+    stream::try_unfold((file, left_bytes, taken), |(mut file, left_bytes, taken)| async move {
         if left_bytes == 0 {
             return Ok(None);
         }
@@ -269,6 +360,7 @@ fn pieces(file: File, left_bytes: u64) -> impl stream::Stream<Item = std::io::Re
             return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file became shorter"));
         }
         piece.truncate(read);
-        Ok(Some((piece.freeze(), (file, left_bytes - read as u64))))
+        taken.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(Some((piece.freeze(), (file, left_bytes - read as u64, taken))))
     })
 }

@@ -52,6 +52,18 @@ pub enum ChannelError {
         /// What the server speaks.
         spoken: ProtocolRange,
     },
+    /// Something on the way takes no bodies as large as this one; less at once may go through.
+    #[error("something between here and the server takes no {call} as large as this one")]
+    TooLarge {
+        /// Which call.
+        call: &'static str,
+    },
+    /// The server has to be sure of something first.
+    #[error("the server does not take this worker yet: {why}, or was a moment ago")]
+    NotYet {
+        /// What would end the session if it stayed so.
+        why: SessionEnd,
+    },
     /// The worker's session is over.
     #[error("the session is over: {0}")]
     SessionOver(SessionEnd),
@@ -89,7 +101,7 @@ impl ChannelError {
     pub fn may_repeat(&self) -> bool {
         match self {
             Self::Refused(problem) => problem.retryable,
-            Self::Unreachable { .. } => true,
+            Self::Unreachable { .. } | Self::TooLarge { .. } | Self::NotYet { .. } => true,
             Self::SessionOver(_) | Self::LocalFile { .. } | Self::ProtocolVersion { .. } => false,
         }
     }
@@ -104,9 +116,14 @@ pub enum SessionEnd {
     /// A newer start of this worker has taken over, tasks included: leave without touching them.
     #[error("a newer start of this worker has taken over")]
     Superseded,
-    /// Another live machine uses this identity: leave without touching anything.
-    #[error("another live machine uses this identity")]
+    /// Another machine, or a copy of the folder, lives under this identity: leave without touching anything.
+    #[error("another machine, or a copy of this worker's folder, is live under its identity")]
     IdentityInUse,
+    /// The folder is older than the worker it belongs to: leave without touching anything.
+    #[error(
+        "this worker's folder is older than the server's knowledge of it: restored from a snapshot, or copied"
+    )]
+    Outdated,
 }
 
 /// A worker's line to its server.

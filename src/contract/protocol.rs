@@ -15,6 +15,7 @@ use super::log::LogRecord;
 use super::problem::Warning;
 use super::quantity::{Cpus, Seconds, Timestamp};
 use super::spec::JobSpec;
+use super::telemetry::{ClockOffset, Telemetry};
 use super::worker::{Capabilities, Phase, StuckProcess, WorkerKind};
 
 /// The header that names the version.
@@ -101,6 +102,12 @@ pub struct ResumeRequest {
     pub capabilities: Capabilities,
     /// What it still holds.
     pub tasks: Vec<Held>,
+    /// Random, of this start's process: tells a repeat, whose first answer was lost, from a second process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// Its folder does not lie where the start before left it, on the same boot: it was moved, or copied.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moved: bool,
 }
 
 /// Why a task is told to stop: the word that its program reads in `GPULAYER_STOP_FILE`.
@@ -196,9 +203,12 @@ pub struct HeartbeatRequest {
     pub incarnation: u64,
     /// What it holds.
     pub tasks: Vec<Held>,
-    /// Load, memory, disk (later).
+    /// How its machine is doing.
+    #[serde(default, deserialize_with = "Telemetry::lenient", skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
+    /// How far its clock is from the server's, as measured with the heartbeat before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub telemetry: Option<serde_json::Value>,
+    pub clock_offset_s: Option<ClockOffset>,
     /// Why it is unhealthy, when it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,

@@ -91,6 +91,11 @@ impl Seconds {
         self.0
     }
 
+    /// This span and another one.
+    pub const fn plus(self, more: Seconds) -> Self {
+        Self(self.0.saturating_add(more.0))
+    }
+
     /// As the standard library's type, for timers.
     pub const fn duration(self) -> std::time::Duration {
         std::time::Duration::from_millis(self.0)

@@ -11,6 +11,7 @@ use super::ids::{JobId, TaskId, WorkerId};
 use super::pin::Pin;
 use super::quantity::{Cpus, Seconds, Timestamp};
 use super::spec::{GpuCount, ProcessesPerNode};
+use super::telemetry::ClockOffset;
 
 macro_rules! described {
     ($($name:ident => $schema:expr),* $(,)?) => {
@@ -66,6 +67,10 @@ described! {
         .description(Some("A moment in UTC, RFC 3339"))
         .build(),
     Seconds => number("A span in seconds, in whole milliseconds"),
+    ClockOffset => ObjectBuilder::new()
+        .schema_type(SchemaType::new(Type::Number))
+        .description(Some("A difference in seconds, in whole milliseconds"))
+        .build(),
     Cpus => number("CPU cores, with up to 3 decimals"),
     GpuCount => count_or("all", "So many GPUs, or all of one worker"),
     ProcessesPerNode => count_or("gpu", "So many processes, or one per GPU"),

@@ -10,6 +10,7 @@ use super::end::End;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::problem::Warning;
 use super::quantity::{Cpus, Seconds, Timestamp};
+use super::telemetry::{ClockOffset, Telemetry};
 
 /// A task's state (CONTRACT, Words and states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -264,6 +265,15 @@ pub struct Worker {
     /// Longest silence between two heartbeats since the server started or the worker came back, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_silence_s: Option<Seconds>,
+    /// How its machine is doing, as its newest heartbeat said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
+    /// How far its clock is ahead of the server's, in seconds; negative: behind. Nothing is decided by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_offset_s: Option<ClockOffset>,
+    /// What is odd about it although it works, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What was noticed in the call that this answers: fields that do not exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,

@@ -16,6 +16,7 @@ use super::caller::note_origin;
 use super::socket_file::SocketFile;
 use super::state::EdgeState;
 use super::{edge, routes};
+use crate::client::dead_peer;
 use crate::tls::{ServerTls, ServerTlsError};
 
 /// For a TLS handshake; whoever is slower is not let in.
@@ -179,7 +180,7 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     }
     let mut tcp = None;
     if let Some(listener) = options.tcp {
-        notice_dead_peers(&listener).map_err(ServeError::Start)?;
+        dead_peer::notice_dead_peer(&listener).map_err(ServeError::Start)?;
         tcp = Some(listener.local_addr().map_err(ServeError::Start)?);
         server = match &options.tls {
             Some(tls) => server.listen_rustls_0_23(listener, tls.config()?),
@@ -194,15 +195,4 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
         actix_web::rt::spawn(SocketFile::keep(Rc::downgrade(socket)));
     }
     Ok(Serving { tcp, handle, state, _socket: socket })
-}
-
-/// Connections inherit it from their listener: whoever vanished without a word is noticed within two minutes, also
-/// when nothing is to be sent.
-fn notice_dead_peers(listener: &TcpListener) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_socket_keepalive(listener, true)?;
-    sockopt::set_tcp_keepidle(listener, Duration::from_secs(60))?;
-    sockopt::set_tcp_keepintvl(listener, Duration::from_secs(15))?;
-    sockopt::set_tcp_keepcnt(listener, 4)?;
-    Ok(())
 }

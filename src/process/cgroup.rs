@@ -27,7 +27,7 @@ use group::{Place, Version, kill, remove_base};
 use members::{members, remove_tree};
 
 /// Beneath a worker's folder: the base folders it ever made, one a line, for the next start to sweep.
-const RECORD: &str = "groups";
+pub(super) const RECORD: &str = "groups";
 /// The leaf for the worker itself, where a group with limited children may hold no process.
 const WORKER: &str = "worker";
 /// Between looks at groups whose processes were killed.

@@ -97,6 +97,19 @@ impl ShimPool {
         Ok(Self { inner: Arc::new(inner) })
     }
 
+    /// How many processes the tasks of this worker have at the moment, also those of shims it did not start. Reads
+    /// `/proc`; may be wrong by what starts or ends meanwhile.
+    pub fn task_processes(&self) -> usize {
+        let sockets = std::fs::read_dir(&self.inner.folder).into_iter().flatten().flatten();
+        let shims = sockets.filter_map(|entry| pid_of(entry.file_name().to_str()?));
+        // A socket may have outlived its shim, and another program have the number by now.
+        let alive = shims.filter(|pid| {
+            let said = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            said.split(|byte| *byte == 0).next() == Some(SHIM_NAME.as_bytes())
+        });
+        alive.map(|pid| tree::descendants_of(pid).len()).sum()
+    }
+
     /// Which limits its shims can hold a task to.
     pub fn enforced(&self) -> EnforcedLimits {
         self.inner.groups.enforced()

@@ -73,8 +73,13 @@ pub(super) fn kill_descendants() {
 
 /// Every descendant of this process that there is at the moment, ended ones included.
 pub(super) fn descendants() -> Vec<u32> {
+    descendants_of(std::process::id())
+}
+
+/// The same of another process.
+pub(super) fn descendants_of(root: u32) -> Vec<u32> {
     let mut found = Vec::new();
-    let mut ahead = children(std::process::id(), 0);
+    let mut ahead = children(root, 0);
     while let Some(pid) = ahead.pop() {
         // A pid used again while this looks could lead in a circle.
         if !found.contains(&pid) {

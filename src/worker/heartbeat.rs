@@ -3,22 +3,33 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use actix::Recipient;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+
+use super::gauges::Gauges;
 
 use crate::actors::messages::task_runner::OrdersReceived;
 use crate::actors::task_runner::{DiskRoom, HeldTasks};
 use crate::client::worker_channel::{ChannelError, SessionEnd, WorkerChannel};
-use crate::contract::protocol::{HeartbeatRequest, Orders};
+use crate::clock;
+use crate::contract::protocol::{HeartbeatAnswer, HeartbeatRequest, Orders};
 use crate::contract::quantity::Seconds;
+use crate::contract::telemetry::ClockOffset;
+use crate::domain::clock_note;
+
+/// Heartbeats on their way at once, at most.
+const AT_ONCE: usize = 4;
 
 /// What the thread works with.
 pub(super) struct Heartbeat {
     pub(super) channel: Arc<dyn WorkerChannel>,
     pub(super) held: HeldTasks,
     pub(super) room: DiskRoom,
+    pub(super) gauges: Gauges,
     pub(super) secret_names: watch::Receiver<Vec<String>>,
     pub(super) incarnation: u64,
     pub(super) every: Seconds,
@@ -42,42 +53,95 @@ impl Heartbeat {
     async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(self.every.duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seq = 0;
+        let (mut seq, mut clock_offset) = (0, None);
+        let mut under_way = JoinSet::new();
+        let mut silence = Silence::default();
         loop {
             // Dropping the sender is a stop as well.
-            tokio::select! {
-                _ = ticks.tick() => {}
-                _ = stop.wait_for(|stop| *stop) => return,
-            }
-            seq += 1;
-            let beat = self.channel.heartbeat(HeartbeatRequest {
-                seq,
-                incarnation: self.incarnation,
-                tasks: self.held.list(),
-                telemetry: None,
-                health: self.room.unhealthy(),
-                secrets: Some(self.secret_names.borrow().clone()),
-            });
-            let answer = tokio::select! {
-                answer = beat => answer,
+            let answered = tokio::select! {
+                _ = ticks.tick() => {
+                    // A beat that hangs, on a connection that may be dead, does not hold up the next one.
+                    if under_way.len() >= AT_ONCE {
+                        under_way.abort_all();
+                    }
+                    seq += 1;
+                    under_way.spawn(beat(Arc::clone(&self.channel), self.says(seq, clock_offset)));
+                    continue;
+                }
+                Some(ended) = under_way.join_next() => match ended {
+                    Ok(answered) => answered,
+                    Err(_aborted) => continue,
+                },
                 _ = stop.wait_for(|stop| *stop) => return,
             };
-            match answer {
-                Ok(answer) => self.pass_on(answer.orders),
+            match answered {
+                Ok((answer, offset)) => {
+                    // Older ones have nothing to say any more.
+                    under_way.abort_all();
+                    silence.broken();
+                    clock_offset = offset;
+                    self.pass_on(answer.orders);
+                }
                 Err(ChannelError::SessionOver(end)) => {
                     let _ = self.session_over.send(end);
                     return;
                 }
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a heartbeat was lost")
-                }
+                Err(error) => silence.lasts(&error),
             }
+        }
+    }
+
+    fn says(&self, seq: u64, clock_offset_s: Option<ClockOffset>) -> HeartbeatRequest {
+        HeartbeatRequest {
+            seq,
+            incarnation: self.incarnation,
+            tasks: self.held.list(),
+            telemetry: self.gauges.read(),
+            clock_offset_s,
+            health: self.room.unhealthy(),
+            secrets: Some(self.secret_names.borrow().clone()),
         }
     }
 
     fn pass_on(&self, orders: Orders) {
         if orders != Orders::default() {
             self.orders.do_send(OrdersReceived { orders });
+        }
+    }
+}
+
+/// One heartbeat, and what its answer says of the clocks.
+async fn beat(
+    channel: Arc<dyn WorkerChannel>,
+    says: HeartbeatRequest,
+) -> Result<(HeartbeatAnswer, Option<ClockOffset>), ChannelError> {
+    let (sent, begun) = (clock::now(), Instant::now());
+    let answer = channel.heartbeat(says).await?;
+    let round_trip = Seconds::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let offset = clock_note::measured(sent, round_trip, answer.server_time);
+    Ok((answer, offset))
+}
+
+/// Tells people once when the server no longer answers, and once when it does again.
+#[derive(Debug, Default)]
+struct Silence {
+    since: Option<Instant>,
+}
+
+impl Silence {
+    fn lasts(&mut self, error: &ChannelError) {
+        let error = error as &dyn std::error::Error;
+        if self.since.is_none() {
+            self.since = Some(Instant::now());
+            tracing::warn!(error, "a heartbeat was lost; the worker's tasks go on, and it keeps trying");
+        } else {
+            tracing::debug!(error, "another heartbeat was lost");
+        }
+    }
+
+    fn broken(&mut self) {
+        if let Some(since) = self.since.take() {
+            tracing::info!("the server answers again, after {:.1} s", since.elapsed().as_secs_f64());
         }
     }
 }

@@ -3,8 +3,9 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,46 @@ struct IdentityFile {
     /// What it is registering under, until there is a session.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     registration: String,
+    /// Where the folder lay at its newest start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<Place>,
+    /// The lease that its server keeps, in milliseconds, when it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease_ttl_ms: Option<u64>,
+}
+
+/// Tells a folder from a copy of it. Device numbers may change with a boot, so it says nothing beyond that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    boot_id: String,
+    device: u64,
+    inode: u64,
+}
+
+impl Place {
+    fn of(folder: &Path, boot_id: &str) -> io::Result<Self> {
+        let metadata = fs::metadata(folder)?;
+        Ok(Self { boot_id: boot_id.to_owned(), device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    fn is_copy_of(&self, before: &Self) -> bool {
+        self.boot_id == before.boot_id && self != before
+    }
+}
+
+/// What a start of a worker begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Beginning {
+    /// Its number.
+    pub(super) incarnation: u64,
+    /// Of the start before, if there was one.
+    pub(super) session: Option<Session>,
+    /// The folder is not the one that the start before ran in, on this boot: a copy of it.
+    pub(super) moved: bool,
+    /// The start before was on another boot, or on another machine.
+    pub(super) other_boot: bool,
+    /// How long the server may need to be sure that another one is gone.
+    pub(super) lease_ttl: Option<Duration>,
 }
 
 /// Why a folder cannot be a worker's.
@@ -105,10 +146,17 @@ impl WorkerFolder {
         &self.path
     }
 
-    /// Counts this start; the number, and the session of the start before, if there was one.
-    pub(super) fn begin_incarnation(&self) -> Result<(u64, Option<Session>), FolderError> {
+    /// Counts this start.
+    pub(super) fn begin_incarnation(&self, boot_id: &str) -> Result<Beginning, FolderError> {
         let mut identity = self.read()?;
         identity.incarnation += 1;
+        let place = Place::of(&self.path, boot_id).map_err(failed("look at", &self.path))?;
+        let moved = identity.place.as_ref().is_some_and(|before| place.is_copy_of(before));
+        let other_boot = identity.place.as_ref().is_some_and(|before| before.boot_id != place.boot_id);
+        if !moved {
+            // A copy stays one until the server has taken it for the worker.
+            identity.place = Some(place);
+        }
         if let Err(error) = self.write(&identity) {
             // A full disk must not keep a worker from coming back to its running tasks.
             if !self.ballast.release() {
@@ -118,17 +166,49 @@ impl WorkerFolder {
         }
         let session =
             identity.worker_id.map(|worker_id| Session { worker_id, token: identity.session_token });
-        Ok((identity.incarnation, session))
+        Ok(Beginning {
+            incarnation: identity.incarnation,
+            session,
+            moved,
+            other_boot,
+            lease_ttl: identity.lease_ttl_ms.map(Duration::from_millis),
+        })
+    }
+
+    /// A copy has the tasks of the original in it, whose processes are alive elsewhere: they are none of its business.
+    pub(super) fn leave_tasks_to_the_original(&self) -> Result<(), FolderError> {
+        for name in ["tasks", "shims"] {
+            let path = self.path.join(name);
+            present(fs::remove_dir_all(&path)).map_err(failed("empty", &path))?;
+        }
+        self.forget_groups()
+    }
+
+    /// The control groups of another boot are gone, or another machine's.
+    pub(super) fn forget_groups(&self) -> Result<(), FolderError> {
+        let path = self.path.join(crate::process::GROUPS_FILE);
+        present(fs::remove_file(&path)).map_err(failed("remove", &path))
+    }
+
+    /// The server took this start for the worker: this is its folder, and these are the times it keeps.
+    pub(super) fn accepted(&self, boot_id: &str, lease_ttl: Duration) -> Result<(), FolderError> {
+        let before = self.read()?;
+        let place = Place::of(&self.path, boot_id).map_err(failed("look at", &self.path))?;
+        let lease_ttl_ms = u64::try_from(lease_ttl.as_millis()).ok();
+        if before.place.as_ref() != Some(&place) || before.lease_ttl_ms != lease_ttl_ms {
+            self.write(&IdentityFile { place: Some(place), lease_ttl_ms, ..before })?;
+        }
+        Ok(())
     }
 
     /// Writes down a new session, or that there is none any more.
     pub(super) fn remember(&self, session: Option<&Session>) -> Result<(), FolderError> {
-        let incarnation = self.read()?.incarnation;
+        let before = self.read()?;
         self.write(&IdentityFile {
             worker_id: session.map(|session| session.worker_id),
             session_token: session.map(|session| session.token.clone()).unwrap_or_default(),
-            incarnation,
             registration: String::new(),
+            ..before
         })
     }
 
@@ -196,6 +276,11 @@ fn read(path: PathBuf) -> Result<IdentityFile, FolderError> {
     }
 }
 
+/// What is not there need not be removed.
+fn present(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
 pub(super) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     move |source| FolderError::File { operation, path: path.to_owned(), source }
 }
@@ -206,6 +291,11 @@ mod tests {
 
     use super::*;
 
+    fn begun(folder: &WorkerFolder) -> (u64, Option<Session>) {
+        let beginning = folder.begin_incarnation("boot").unwrap();
+        (beginning.incarnation, beginning.session)
+    }
+
     #[test]
     fn starts_are_counted_and_the_session_is_kept() {
         let home = tempfile::tempdir().unwrap();
@@ -213,9 +303,9 @@ mod tests {
         let session = Session { worker_id: WorkerId::from_u128(5), token: "gls_secret".into() };
         {
             let folder = WorkerFolder::open(&path).unwrap();
-            assert_eq!(folder.begin_incarnation().unwrap(), (1, None));
+            assert_eq!(begun(&folder), (1, None));
             let registration = folder.registration().unwrap();
-            assert_eq!(folder.begin_incarnation().unwrap(), (2, None));
+            assert_eq!(begun(&folder), (2, None));
             assert_eq!(folder.registration().unwrap(), registration, "the same until there is a session");
             folder.remember(Some(&session)).unwrap();
             assert!(matches!(WorkerFolder::open(&path), Err(FolderError::InUse { .. })));
@@ -224,10 +314,35 @@ mod tests {
         assert_eq!(holder(&path).unwrap(), None);
         assert!(has_session(&path).unwrap() && !has_session(home.path()).unwrap());
         let folder = WorkerFolder::open(&path).unwrap();
-        assert_eq!(folder.begin_incarnation().unwrap(), (3, Some(session)));
+        assert_eq!(begun(&folder), (3, Some(session)));
         let mode = fs::metadata(folder.identity_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         folder.remember(None).unwrap();
-        assert_eq!(folder.begin_incarnation().unwrap(), (4, None));
+        assert_eq!(begun(&folder), (4, None));
+    }
+
+    #[test]
+    fn a_copy_is_told_from_the_folder_until_it_is_accepted_and_on_the_same_boot_only() {
+        let home = tempfile::tempdir().unwrap();
+        let (path, copy) = (home.path().join("worker"), home.path().join("copy"));
+        let folder = WorkerFolder::open(&path).unwrap();
+        assert!(!folder.begin_incarnation("boot").unwrap().moved);
+        assert!(!folder.begin_incarnation("boot").unwrap().moved, "a restart");
+        fs::create_dir(&copy).unwrap();
+        fs::copy(folder.identity_path(), copy.join("identity.json")).unwrap();
+        let copied = WorkerFolder::open(&copy).unwrap();
+        assert!(copied.begin_incarnation("boot").unwrap().moved);
+        assert!(copied.begin_incarnation("boot").unwrap().moved, "it does not become one by trying");
+        assert!(!copied.begin_incarnation("another").unwrap().moved, "then the boot tells");
+        drop(folder);
+        fs::remove_dir_all(&path).unwrap();
+        fs::rename(&copy, &path).unwrap();
+        let renamed = WorkerFolder::open(&path);
+        assert!(matches!(renamed, Err(FolderError::InUse { .. })), "the lock moves along");
+        drop(copied);
+        let renamed = WorkerFolder::open(&path).unwrap();
+        renamed.accepted("boot", Duration::from_secs(7)).unwrap();
+        let beginning = renamed.begin_incarnation("boot").unwrap();
+        assert_eq!((beginning.moved, beginning.lease_ttl), (false, Some(Duration::from_secs(7))));
     }
 }

@@ -63,7 +63,7 @@ fn found_cpus() -> Cpus {
 
 /// The machine's, or the limit of this process' cgroup when that is less.
 fn found_memory_bytes() -> u64 {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_total_bytes(&text));
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo_bytes(&text, "MemTotal:"));
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = limits.iter().find_map(|path| first_line(Path::new(path))?.parse::<u64>().ok());
     machine.unwrap_or(u64::MAX).min(limit.unwrap_or(u64::MAX))
@@ -76,8 +76,9 @@ pub(super) fn task_pids_max() -> u64 {
     kernel.map_or(MOST, |kernel| (kernel / 2).clamp(64, MOST))
 }
 
-fn memory_total_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+/// One line of `/proc/meminfo`, which counts in kibibytes.
+pub(super) fn meminfo_bytes(meminfo: &str, field: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
@@ -94,10 +95,10 @@ mod tests {
     #[test]
     fn the_total_is_read_in_kibibytes() {
         assert_eq!(
-            memory_total_bytes("MemTotal:       24689172 kB\nMemFree: 1 kB\n"),
+            meminfo_bytes("MemTotal:       24689172 kB\nMemFree: 1 kB\n", "MemTotal:"),
             Some(24_689_172 * 1024)
         );
-        assert_eq!(memory_total_bytes("MemFree: 1 kB\n"), None);
+        assert_eq!(meminfo_bytes("MemFree: 1 kB\n", "MemTotal:"), None);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use gpulayer::contract::protocol::{
 };
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::JobSpec;
+use gpulayer::contract::telemetry::{ClockOffset, Telemetry};
 use gpulayer::contract::worker::{Capabilities, Drain, Worker, WorkerKind, WorkerState};
 use gpulayer::domain::change::{Change, WorkerRecord};
 use gpulayer::durability::durability;
@@ -120,7 +121,7 @@ fn scene_of(drain: Option<Drain>) -> Scene {
     let record = WorkerRecord {
         id: WORKER,
         name: "host".into(),
-        kind: WorkerKind::Local,
+        kind: WorkerKind::Remote,
         identity: identity(1),
         capabilities: capabilities(),
         session_hash: None,
@@ -173,22 +174,25 @@ fn acquire(scene: &Scene, have: &[Held]) -> Answer<AcquireAnswer> {
 
 fn heartbeat(scene: &Scene, seq: u64, incarnation: u64, tasks: &[Held]) -> Answer<HeartbeatAnswer> {
     let (reply, answer) = oneshot::channel();
-    let request = HeartbeatRequest {
-        seq,
-        incarnation,
-        tasks: tasks.to_vec(),
-        telemetry: None,
-        health: None,
-        secrets: None,
-    };
+    let request = HeartbeatRequest { seq, incarnation, tasks: tasks.to_vec(), ..HeartbeatRequest::default() };
     scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
     answer
 }
 
 fn resume(scene: &Scene, identity: Identity) -> Answer<ResumeAnswer> {
+    resume_of(scene, identity, "process")
+}
+
+fn resume_of(scene: &Scene, identity: Identity, process: &str) -> Answer<ResumeAnswer> {
     let (reply, answer) = oneshot::channel();
-    let request =
-        ResumeRequest { worker_id: WORKER, identity, capabilities: capabilities(), tasks: vec![held()] };
+    let request = ResumeRequest {
+        worker_id: WORKER,
+        identity,
+        capabilities: capabilities(),
+        tasks: vec![held()],
+        process: Some(process.to_owned()),
+        moved: false,
+    };
     scene.session.resume.do_send(ResumeWorker { worker_id: WORKER, request, reply });
     answer
 }
@@ -301,11 +305,19 @@ async fn a_resume_supersedes_the_older_incarnation_and_a_clone_is_refused_while_
     assert_eq!((returned.incarnation, returned.rebooted, returned.held), (2, false, vec![held()]));
     let old = heartbeat(&scene, 1, 1, &[]).await.unwrap();
     assert_eq!(old.unwrap_err(), WorkerRefusal::Superseded);
-    assert_eq!(resume(&scene, identity(2)).await.unwrap().unwrap_err(), WorkerRefusal::Superseded);
+    assert_eq!(resume(&scene, identity(1)).await.unwrap().unwrap_err(), WorkerRefusal::Superseded);
+    let twin = resume_of(&scene, identity(2), "another").await.unwrap();
+    assert_eq!(twin.unwrap_err(), WorkerRefusal::Superseded, "a second process with the same number");
+    resume(&scene, identity(2)).await.unwrap().expect("a repeat, whose answer was lost");
+    assert!(!scene.returned.next().await.rebooted);
     let clone = Identity { machine_id: "other".into(), ..identity(9) };
     assert_eq!(resume(&scene, clone).await.unwrap().unwrap_err(), WorkerRefusal::IdentityInUse);
     let rebooted = Identity { boot_id: "b2".into(), ..identity(3) };
-    resume(&scene, rebooted).await.unwrap().unwrap();
+    let too_soon = resume(&scene, rebooted.clone()).await.unwrap();
+    assert_eq!(too_soon.unwrap_err(), WorkerRefusal::IdentityInUse, "it may be a copy of a live one");
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    resume(&scene, rebooted).await.unwrap().expect("three heartbeats of the old one were missed");
     assert!(scene.returned.next().await.rebooted);
 }
 
@@ -314,14 +326,7 @@ async fn a_new_name_in_its_table_of_secrets_is_passed_on_once() {
     let mut scene = scene();
     for (seq, names) in [(1, None), (2, Some(vec!["A".to_owned()])), (3, Some(vec!["A".to_owned()]))] {
         let (reply, answer) = oneshot::channel();
-        let request = HeartbeatRequest {
-            seq,
-            incarnation: 1,
-            tasks: vec![],
-            telemetry: None,
-            health: None,
-            secrets: names,
-        };
+        let request = HeartbeatRequest { seq, incarnation: 1, secrets: names, ..HeartbeatRequest::default() };
         scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
         answer.await.unwrap().unwrap();
     }
@@ -346,9 +351,8 @@ async fn a_worker_that_says_it_is_unhealthy_is_shown_so_and_the_scheduler_hears_
             seq,
             incarnation: 1,
             tasks: vec![held()],
-            telemetry: None,
             health,
-            secrets: None,
+            ..HeartbeatRequest::default()
         };
         scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
         answer
@@ -426,4 +430,35 @@ async fn the_longest_silence_between_heartbeats_is_known() {
     }
     let silence = fleet(&scene).await[0].longest_silence_s.unwrap();
     assert_eq!(silence.millis() / 100, 70, "{silence:?}");
+}
+
+#[actix::test]
+async fn what_a_heartbeat_measures_is_shown_and_a_clock_that_is_off_gets_a_note() {
+    let scene = scene();
+    let shown = async || {
+        let (reply, answer) = oneshot::channel();
+        scene.session.describe.do_send(Describe { into: Gathering::answering(ListWorkers { reply }) });
+        answer.await.unwrap().remove(0)
+    };
+    let beat = async |seq, clock_ms| {
+        let (reply, answer) = oneshot::channel();
+        let request = HeartbeatRequest {
+            seq,
+            incarnation: 1,
+            telemetry: Some(Telemetry { load: Some(0.5), ..Telemetry::default() }),
+            clock_offset_s: Some(ClockOffset::from_millis(clock_ms)),
+            ..HeartbeatRequest::default()
+        };
+        scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
+        answer.await.unwrap().unwrap();
+    };
+    assert_eq!(shown().await.telemetry, None);
+    beat(1, 400).await;
+    let worker = shown().await;
+    assert_eq!(worker.telemetry.and_then(|measured| measured.load), Some(0.5));
+    assert_eq!((worker.clock_offset_s, worker.notes), (Some(ClockOffset::from_millis(400)), vec![]));
+    beat(2, -61_000).await;
+    let worker = shown().await;
+    assert!(worker.notes[0].contains("61.0 s behind"), "{:?}", worker.notes);
+    assert_eq!((worker.state, worker.health), (WorkerState::Idle, None), "it works all the same");
 }

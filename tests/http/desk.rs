@@ -121,6 +121,9 @@ impl Shared {
             health: None,
             drain: draining.then_some(Drain { since, deadline: None }),
             longest_silence_s: None,
+            telemetry: None,
+            clock_offset_s: None,
+            notes: Vec::new(),
             warnings: Vec::new(),
         }
     }

@@ -335,11 +335,13 @@ pub enum WorkerRefusal {
     /// No such worker, or its session is over.
     #[error("the session is over")]
     Revoked,
-    /// A newer incarnation has taken over.
-    #[error("a newer incarnation has taken over")]
+    /// A newer start has taken over, or has been there before this one.
+    #[error(
+        "a newer start of this worker has taken over, or this one comes from an older copy of its folder"
+    )]
     Superseded,
-    /// Another machine uses this identity and still heartbeats.
-    #[error("another live machine uses this identity")]
+    /// Another one was there a moment ago; later it may be this one's turn.
+    #[error("another machine, or a copy of the folder, answered as this worker a moment ago")]
     IdentityInUse,
 }
 

@@ -41,6 +41,11 @@ impl HeldTasks {
         listed.map(|(task_id, entry)| entry.held(*task_id)).collect()
     }
 
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.lock().is_empty()
+    }
+
     /// What these tasks leave of a machine.
     pub fn free(&self, of: &Capabilities) -> Free {
         let tasks = self.tasks.lock();

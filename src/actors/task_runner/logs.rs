@@ -58,11 +58,16 @@ fn read(spool: &mut SpoolReader, first_n: u64) -> Result<SpoolBatch, ProcessErro
 async fn send(around: &Surroundings, assignment: &Assignment, batch: SpoolBatch, through_n: u64) -> Event {
     let Assignment { task_id, job_id, epoch, .. } = *assignment;
     let first_n = batch.first_n;
-    let request = LogsRequest { epoch, first_n: batch.first_n, records: batch.records };
+    let mut request = LogsRequest { epoch, first_n: batch.first_n, records: batch.records };
     let mut pause = Pause::new();
     loop {
         match around.options.channel.logs(job_id, task_id, request.clone()).await {
             Ok(answer) => return Event::LogsAcknowledged { next_n: answer.next_n },
+            Err(ChannelError::TooLarge { .. }) if request.records.len() > 1 => {
+                // The answer says how far it came; the rest follows.
+                request.records.truncate(request.records.len() / 2);
+                continue;
+            }
             Err(error) if error.may_repeat() => {}
             Err(ChannelError::SessionOver(end)) => {
                 // Nobody may hear it any more when the worker is ending already.

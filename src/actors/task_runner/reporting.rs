@@ -66,6 +66,7 @@ pub(super) async fn report(
                 );
             }
             Err(ChannelError::SessionOver(end)) => return Reported { items, outcome: Err(end) },
+            Err(ChannelError::TooLarge { .. }) if items.len() > 1 => return one_by_one(channel, items).await,
             Err(ChannelError::Refused(problem)) if !problem.retryable => {
                 return refused(channel, items, *problem).await;
             }
@@ -85,12 +86,17 @@ async fn refused(channel: Arc<dyn WorkerChannel>, items: Vec<ReportItem>, proble
         let results = vec![ReportResult::Refused { code: ErrorCode::InvalidRequest }];
         return Reported { items, outcome: Ok(ReportAnswer { results, ..ReportAnswer::default() }) };
     }
+    one_by_one(channel, items).await
+}
+
+async fn one_by_one(channel: Arc<dyn WorkerChannel>, items: Vec<ReportItem>) -> Reported {
     let mut together = ReportAnswer::default();
     for item in &items {
         let alone = Box::pin(report(Arc::clone(&channel), vec![item.clone()], None)).await;
         match alone.outcome {
             Ok(answer) => {
                 together.results.extend(answer.results);
+                together.orders.stops.extend(answer.orders.stops);
                 together.orders.cancel_task_ids.extend(answer.orders.cancel_task_ids);
                 together.orders.kill_task_ids.extend(answer.orders.kill_task_ids);
                 together.orders.revoked |= answer.orders.revoked;

@@ -29,6 +29,8 @@ struct Shared {
     kept: KeptWorkspaces,
     ballast: Ballast,
     unhealthy: Mutex<Option<String>>,
+    /// On the fullest volume, as of the last look.
+    free_bytes: Mutex<Option<u64>>,
     /// One look at a time.
     looking: Mutex<Stuck>,
 }
@@ -59,6 +61,7 @@ impl DiskRoom {
             kept: KeptWorkspaces::new(folder.join("kept")),
             ballast: worker_ballast(folder),
             unhealthy: Mutex::default(),
+            free_bytes: Mutex::default(),
             looking: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -79,6 +82,11 @@ impl DiskRoom {
         self.shared.unhealthy.lock().clone()
     }
 
+    /// Free room on the fullest volume, as of the last look.
+    pub fn free_bytes(&self) -> Option<u64> {
+        *self.shared.free_bytes.lock()
+    }
+
     /// Looks at every volume, makes room where too little is left, and judges what there is then. Blocks.
     pub fn look(&self) {
         let mut stuck = self.shared.looking.lock();
@@ -93,6 +101,7 @@ impl DiskRoom {
             tracing::debug!(error = &error as &dyn std::error::Error, "no ballast");
         }
         let volumes: Vec<Volume> = volumes.into_iter().map(|(volume, _)| volume).collect();
+        *self.shared.free_bytes.lock() = volumes.iter().map(|volume| volume.free_bytes).min();
         let found = disk::unhealthy(&volumes, self.shared.marks);
         let mut unhealthy = self.shared.unhealthy.lock();
         match (&*unhealthy, &found) {

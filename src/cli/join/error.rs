@@ -136,6 +136,9 @@ impl JoinError {
                 SessionEnd::IdentityInUse => {
                     "this folder is a copy of one that another machine works with: join with another --folder, or remove this one's identity.json"
                 }
+                SessionEnd::Outdated => {
+                    "remove its identity.json and join again with a join token; tasks it had are lost, and the server says so"
+                }
             }),
             Self::Worker(WorkerError::NotAccepted(ChannelError::Refused(problem))) => match problem.code {
                 ErrorCode::ProtocolVersion => {
