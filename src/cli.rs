@@ -12,6 +12,7 @@ mod dry_run;
 pub mod error;
 mod exit_status;
 mod fetch;
+mod fleet;
 mod follow;
 mod hand_over;
 mod job_choice;

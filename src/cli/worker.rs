@@ -9,6 +9,7 @@ use super::Context;
 use super::args::WorkerCommand;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
+use super::fleet::{HEADER, notes, row, short_id, version, word};
 use super::job_choice::{all, one};
 use super::next_step::NextStep;
 use super::quantities;
@@ -24,8 +25,6 @@ use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker, WorkerSt
 
 /// Fewer characters of an id's end name nothing.
 const SHORTEST_TAIL: usize = 4;
-/// Characters of an id's end in tables.
-const SHOWN_TAIL: usize = 6;
 /// Workers hold far fewer; more are counted, not named.
 const MOST_TASKS: usize = 100;
 
@@ -92,54 +91,12 @@ async fn list(context: &Context, client: &Client) -> Result<(), CliError> {
         }
         return output.flush();
     }
-    let rows: Vec<Vec<String>> = workers.iter().map(row).collect();
-    table(&["WORKER", "NAME", "STATE", "TASKS", "CPUS", "MEMORY", "SEEN", "NOTE"], &rows)
-}
-
-fn row(worker: &Worker) -> Vec<String> {
-    vec![
-        short_id(&worker.id.to_string()),
-        shown_name(worker),
-        word(worker.state).to_owned(),
-        worker.tasks.len().to_string(),
-        worker.capabilities.cpus.to_string(),
-        size(worker.capabilities.memory_bytes),
-        worker.last_seen.map(|seen| format!("{} ago", span(clock::now().since(seen)))).unwrap_or_default(),
-        harmless(&note(worker), false),
-    ]
-}
-
-/// Why it is not simply there.
-fn note(worker: &Worker) -> String {
-    match (&worker.health, worker.drain) {
-        (Some(health), _) => health.clone(),
-        (None, Some(drain)) => match drain.deadline {
-            Some(deadline) if clock::now() >= deadline => {
-                format!("drains; what still ran was stopped at {}", moment(deadline))
-            }
-            Some(deadline) => format!("drains; what still runs is stopped at {}", moment(deadline)),
-            None => "drains".to_owned(),
-        },
-        (None, None) => String::new(),
-    }
-}
-
-const fn word(state: WorkerState) -> &'static str {
-    match state {
-        WorkerState::Idle => "idle",
-        WorkerState::Busy => "busy",
-        WorkerState::Draining => "draining",
-        WorkerState::Unhealthy => "unhealthy",
-        WorkerState::Offline => "offline",
-    }
+    let rows: Vec<Vec<String>> = workers.iter().map(|worker| row(worker, client.server_version())).collect();
+    table(&HEADER, &rows)
 }
 
 fn shown_name(worker: &Worker) -> String {
     harmless(&worker.name, false)
-}
-
-fn short_id(id: &str) -> String {
-    format!("…{}", &id[id.len().saturating_sub(SHOWN_TAIL)..])
 }
 
 /// A task that lives on some worker, with its job.
@@ -176,12 +133,12 @@ async fn show(context: &Context, client: &Client, given: &[String]) -> Result<()
         if index > 0 {
             output.line("")?;
         }
-        output.text(&page(&context.next(), &worker, &tasks))?;
+        output.text(&page(&context.next(), &worker, &tasks, client.server_version()))?;
     }
     output.flush()
 }
 
-fn page(next: &NextStep, worker: &Worker, tasks: &[Live]) -> String {
+fn page(next: &NextStep, worker: &Worker, tasks: &[Live], server: Option<&str>) -> String {
     let mut page = String::new();
     let mut field = |name: &str, value: &str| {
         let _ = writeln!(page, "{name:<16} {}", harmless(value, false));
@@ -194,8 +151,8 @@ fn page(next: &NextStep, worker: &Worker, tasks: &[Live]) -> String {
         state => state,
     };
     field("state", word(state));
-    if !note(worker).is_empty() {
-        field("", &note(worker));
+    for note in notes(worker) {
+        field("", &note);
     }
     if let Some(seen) = worker.last_seen {
         field("seen", &moment(seen));
@@ -203,11 +160,26 @@ fn page(next: &NextStep, worker: &Worker, tasks: &[Live]) -> String {
     if let Some(silence) = worker.longest_silence_s {
         field("longest silence", &span(silence));
     }
+    let telemetry = worker.telemetry.unwrap_or_default();
+    for (name, value) in [
+        ("load", telemetry.load.map(|load| format!("{load:.2} in the last minute"))),
+        ("memory free", telemetry.memory_available_bytes.map(size)),
+        ("disk free", telemetry.disk_free_bytes.map(size)),
+        ("processes", telemetry.task_processes.map(|count| format!("{count} of its tasks"))),
+    ] {
+        if let Some(value) = value {
+            field(name, &value);
+        }
+    }
+    for note in &worker.notes {
+        field("note", note);
+    }
     // Whatever it says it has, also what newer workers add.
     if let Ok(Value::Object(capabilities)) = serde_json::to_value(&worker.capabilities) {
         for (name, value) in capabilities {
             match said(&name, &value) {
                 text if text.is_empty() => {}
+                text if name == "version" => field(&name, &version(&text, server)),
                 text => field(&name, &text),
             }
         }
@@ -413,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_shown_with_all_it_says_it_has() {
-        let page = page(&NextStep::default(), &worker(7, "box"), &[]);
+        let page = page(&NextStep::default(), &worker(7, "box"), &[], Some("1"));
         let said = |field: &str, value: &str| {
             page.lines().any(|line| {
                 line.split_once(' ').is_some_and(|(name, rest)| (name, rest.trim()) == (field, value))
@@ -425,6 +397,7 @@ mod tests {
             ("cpus", "2"),
             ("memory_bytes", "4.0 GB"),
             ("labels", "zone=a"),
+            ("version", "0 (older)"),
         ] {
             assert!(said(field, value), "{field} in {page}");
         }

@@ -241,8 +241,8 @@ async fn tasks_of_another_user_come_to_their_workspace_and_nowhere_else() {
     house.logged(id, "up").await;
     house.client().post::<Value>(&format!("/v1/jobs/{id}/cancel"), &json!({})).await.unwrap();
     assert_eq!(house.end(id).await.state, JobState::Cancelled);
-    // The shell may say that its `sleep` was ended too.
-    assert_eq!(house.log(id).await[..2], ["up", "cancelled"]);
+    // The shell may say on its other stream that its `sleep` was ended too.
+    assert!(house.log(id).await.iter().any(|line| line == "cancelled"), "{:?}", house.log(id).await);
     assert_eq!(house.leftovers(), Vec::<String>::new());
     // The next task starts from nothing, whoever it belongs to.
     let id = house.submit(&argv(&["ls", "-A"])).await.id;
