@@ -17,7 +17,8 @@ const PORT: u16 = 8080;
 fn nginx(stand: &Stand) -> Program {
     let folder = stand.server.folder().join("nginx");
     std::fs::create_dir_all(&folder).unwrap();
-    let (shown, server) = (folder.display(), stand.server.address());
+    let (shown, server, tls) = (folder.display(), stand.server.address(), stand.home().join("tls"));
+    let tls = tls.display();
     let configuration = format!(
         "daemon off; pid {shown}/pid; error_log {shown}/error.log;\n\
          events {{ worker_connections 256; }}\n\
@@ -26,9 +27,10 @@ fn nginx(stand: &Stand) -> Program {
            client_body_temp_path {shown}/body; proxy_temp_path {shown}/proxy; fastcgi_temp_path {shown}/f;\n\
            uwsgi_temp_path {shown}/u; scgi_temp_path {shown}/s;\n\
            server {{\n\
-             listen {server}:{PORT};\n\
+             listen {server}:{PORT} ssl;\n\
+             ssl_certificate {tls}/cert.pem; ssl_certificate_key {tls}/key.pem;\n\
              client_max_body_size 1m;\n\
-             location / {{ proxy_pass http://127.0.0.1:8470; proxy_read_timeout 3s; }}\n\
+             location / {{ proxy_pass https://{server}:8470; proxy_read_timeout 3s; }}\n\
            }}\n\
          }}\n\
          user root;\n"
@@ -46,8 +48,7 @@ fn answered(server: &Machine, path: &str, status: u16) -> usize {
 }
 
 async fn proxied_worker(stand: &Stand, machine: &Machine, folder: &Path) -> Program {
-    let url = format!("http://localhost:{PORT}");
-    let worker = stand.start_worker(machine, &url, folder);
+    let worker = stand.start_worker(machine, &stand.url_at(PORT), folder);
     stand.present(machine.name()).await;
     worker
 }

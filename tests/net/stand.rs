@@ -9,6 +9,7 @@ use gpulayer::client::{Client, Endpoint};
 use gpulayer::contract::event::Event;
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::job::{Job, Sequence};
+use gpulayer::contract::server::ServerStatus;
 use gpulayer::contract::worker::{Worker, WorkerState};
 use serde_json::Value;
 
@@ -32,6 +33,8 @@ fn binary(name: &str) -> PathBuf {
 pub struct Stand {
     daemon: Option<Program>,
     pub server: Machine,
+    /// The key of the server's certificate, which its proxy shares.
+    pin: String,
     pub network: Network,
     folder: tempfile::TempDir,
 }
@@ -45,13 +48,7 @@ impl Stand {
         let folder = tempfile::Builder::new().prefix("gn").tempdir().unwrap();
         let network = Network::new(folder.path());
         let server = network.machine("server");
-        // The server listens on its loopback, under the names of that: what comes from the network is led there, and
-        // the workers know it by such a name.
-        server.run(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet"]);
-        let to = ["--dport", "8470", "-j", "DNAT", "--to-destination", "127.0.0.1:8470"];
-        server.run(&[&["iptables", "-w", "-t", "nat", "-A", "PREROUTING", "-p", "tcp"][..], &to].concat());
-        network.name_hosts(&format!("{} localhost\n", server.address()));
-        let mut stand = Self { daemon: None, server, network, folder };
+        let mut stand = Self { daemon: None, server, pin: String::new(), network, folder };
         stand.serve().await;
         Some(stand)
     }
@@ -60,13 +57,17 @@ impl Stand {
         self.folder.path()
     }
 
-    fn home(&self) -> PathBuf {
+    pub fn home(&self) -> PathBuf {
         self.server.folder().join("h")
     }
 
     /// Where workers find the server.
     pub fn url(&self) -> String {
-        "http://localhost:8470".to_owned()
+        self.url_at(8470)
+    }
+
+    pub fn url_at(&self, port: u16) -> String {
+        format!("https://{}:{port}", self.server.address())
     }
 
     /// Starts the server, or starts it again, and waits until it answers.
@@ -74,7 +75,7 @@ impl Stand {
         let mut command = self.server.command(binary("gpulayer"));
         let log = self.log_file(&self.server);
         command
-            .args(["server", "start", "--no-worker"])
+            .args(["server", "start", "--no-worker", "--self-signed", "--host", self.server.address()])
             .env("GPULAYER_HOME", self.home())
             .env("GPULAYER_HEARTBEAT_S", HEARTBEAT.as_secs_f64().to_string())
             .env("GPULAYER_LEASE_TTL_S", LEASE.as_secs_f64().to_string())
@@ -86,7 +87,10 @@ impl Stand {
         }
         self.daemon = Some(self.server.start_program(&mut command));
         let client = self.client().with_reconnect_for(Duration::ZERO);
-        self.eventually("the server to answer", async || client.get::<Value>("/v1/server").await.ok()).await;
+        let status = self
+            .eventually("the server to answer", async || client.get::<ServerStatus>("/v1/server").await.ok())
+            .await;
+        self.pin = status.listening.and_then(|listening| listening.pin).unwrap().to_string();
     }
 
     /// Stops the server: its workers' tasks go on.
@@ -125,7 +129,18 @@ impl Stand {
     fn worker_command(&self, name: &str, machine: &Machine, url: &str, folder: &Path) -> Command {
         let mut command = machine.command(binary("gpulayer-worker"));
         command
-            .args(["--url", url, "--name", name, "--cpus", "2", "--allow-root-tasks", "--folder"])
+            .args([
+                "--url",
+                url,
+                "--pin",
+                &self.pin,
+                "--name",
+                name,
+                "--cpus",
+                "2",
+                "--allow-root-tasks",
+                "--folder",
+            ])
             .arg(folder);
         command.arg("--join-token-file").arg(self.home().join("join-token"));
         command

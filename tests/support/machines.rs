@@ -19,7 +19,6 @@ pub struct Network {
     switch: Machine,
     folder: PathBuf,
     next: std::cell::Cell<u8>,
-    hosts: std::cell::RefCell<Option<String>>,
 }
 
 /// One machine. Ended when dropped, with all that runs on it.
@@ -80,12 +79,7 @@ impl Network {
         };
         switch.run(&["ip", "link", "add", "br0", "type", "bridge"]);
         switch.run(&["ip", "link", "set", "br0", "up"]);
-        Self { switch, folder: folder.to_owned(), next: std::cell::Cell::new(1), hosts: Default::default() }
-    }
-
-    /// What `/etc/hosts` says on every machine from now on.
-    pub fn name_hosts(&self, lines: &str) {
-        *self.hosts.borrow_mut() = Some(lines.to_owned());
+        Self { switch, folder: folder.to_owned(), next: std::cell::Cell::new(1) }
     }
 
     /// A machine at the switch.
@@ -93,14 +87,7 @@ impl Network {
         let index = self.next.replace(self.next.get() + 1);
         let address = format!("{NET}.{index}");
         let wiring = words(&[&["ip", "addr", "add", &format!("{address}/24"), "dev", "eth0"]]);
-        let machine = Machine::start(
-            &self.folder,
-            name,
-            address,
-            wiring,
-            self.switch.holder.inside,
-            self.hosts.borrow().as_deref(),
-        );
+        let machine = Machine::start(&self.folder, name, address, wiring, self.switch.holder.inside);
         machine.plug_in();
         machine
     }
@@ -114,14 +101,7 @@ impl Network {
             &["ip", "link", "set", "eth0", "up"],
             &["ip", "route", "add", "default", "via", &format!("{BEHIND}.1")],
         ]);
-        let mut machine = Machine::start(
-            &self.folder,
-            name,
-            address,
-            wiring,
-            router.holder.inside,
-            self.hosts.borrow().as_deref(),
-        );
+        let mut machine = Machine::start(&self.folder, name, address, wiring, router.holder.inside);
         machine.router = Some(Box::new(router));
         machine.plug_in();
         machine
@@ -133,19 +113,9 @@ fn words(lines: &[&[&str]]) -> Vec<Vec<String>> {
 }
 
 impl Machine {
-    fn start(
-        folder: &Path,
-        name: &str,
-        address: String,
-        wiring: Vec<Vec<String>>,
-        switch: u32,
-        hosts: Option<&str>,
-    ) -> Self {
+    fn start(folder: &Path, name: &str, address: String, wiring: Vec<Vec<String>>, switch: u32) -> Self {
         let folder = folder.join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        if let Some(hosts) = hosts {
-            std::fs::write(folder.join("hosts"), hosts).unwrap();
-        }
         std::fs::write(folder.join("machine-id"), format!("{:032x}\n", number())).unwrap();
         std::fs::write(folder.join("boot-id"), format!("boot-{:032x}\n", number())).unwrap();
         let holder = Holder::start(name, &folder);
@@ -282,7 +252,6 @@ impl Holder {
         // they are written anew.
         let script = r#"hostname "$1"
             [ ! -e "$2/boot-id" ] || mount --bind "$2/boot-id" /proc/sys/kernel/random/boot_id
-            [ ! -e "$2/hosts" ] || mount --bind "$2/hosts" /etc/hosts
             [ ! -e "$2/machine-id" ] || [ ! -e /etc/machine-id ] || mount --bind "$2/machine-id" /etc/machine-id
             ip link set lo up && echo ready
             while :; do sleep 1000 & wait; done"#;
