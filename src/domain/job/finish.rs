@@ -116,7 +116,7 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
 }
 
 /// How such a job comes to another attempt. One that had asked for just that has none left, or is on its way to it.
-fn again_elsewhere(retry: &Retry, reason: EndReason) -> String {
+pub(super) fn again_elsewhere(retry: &Retry, reason: EndReason) -> String {
     let attempts = retry.max_attempts;
     match (is_asked_for(retry, reason), attempts) {
         (true, 2..) => {

@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
+use super::finish::again_elsewhere;
 use super::{DECLINE_PAUSE, LiveJob, Placed, Run, Stage, TaskEnd};
-use crate::contract::end::{End, EndReason};
+use crate::contract::end::{End, EndReason, Owner};
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, WorkerId};
 use crate::contract::spec::OnUnreachable;
@@ -100,9 +101,12 @@ impl LiveJob {
             Stage::Running(placed, run) => {
                 let (placed, run) = (placed.clone(), *run);
                 let detail = "an operator revoked its worker, which kills the task and brings nothing back";
-                let mut end = End::of(EndReason::Revoked, detail.to_owned());
-                end.advice =
-                    Some("`--retries 1 --retry-on operator` starts such jobs again elsewhere".to_owned());
+                // Of two causes the first names the end: what was being cancelled is cancelled.
+                let reason = run.stop.map_or(EndReason::Revoked, |stop| stop.cause.end_reason());
+                let mut end = End::of(reason, detail.to_owned());
+                if reason.owner() == Owner::Operator {
+                    end.advice = Some(again_elsewhere(&placed.spec.retry, reason));
+                }
                 let row = TaskEnd { stale: true, ..TaskEnd::ended(&end) };
                 self.task_moved(ledger, &placed, Some(&run), row);
                 if self.next_attempt(&placed, &run, &end).is_some() {
