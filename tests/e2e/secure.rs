@@ -4,10 +4,12 @@
 use std::process::Output;
 
 use gpulayer::client::{Client, Endpoint, Trust};
+use gpulayer::contract::job::JobState;
 use gpulayer::contract::server::ServerStatus;
 use serde_json::Value;
 
-use crate::house::{House, alive, eventually};
+use crate::far_worker::FarWorker;
+use crate::house::{House, alive, eventually, shell};
 
 fn text(output: &Output) -> (i32, String, String) {
     let read = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -214,4 +216,29 @@ async fn the_first_tokens_are_made_before_the_server_runs_and_it_never_sees_them
     assert_eq!(whoami(&admin).await.unwrap()["role"], "admin");
     assert!(whoami(join).await.is_err(), "it only joins");
     drop(daemon);
+}
+
+/// The whole way over TLS, and the daemon's death in the middle of a task of a worker elsewhere.
+#[actix_rt::test]
+async fn a_worker_elsewhere_finds_a_killed_up_again() {
+    let house = House::new();
+    let first = up(&house, &["--host", "127.0.0.1", "--port", "0", "--no-worker"]);
+    let listening = first.listening.unwrap();
+    let pin = listening.pin.unwrap().to_string();
+    let _worker = FarWorker::start_with(&house, &listening.url, &["--pin", &pin]);
+    let mut spec = shell("echo up; while [ ! -e go ]; do sleep 0.05; done; echo down");
+    spec["target"] = serde_json::json!("remote");
+    let id = house.submit(&spec).await.id;
+    house.logged(id, "up").await;
+    kill(first.pid);
+    eventually("the daemon to be gone", async || (!alive(first.pid)).then_some(())).await;
+    let (status, out, err) = text(&house.run(&["ps"]));
+    assert_eq!(status, 0, "{err}");
+    assert!(out.contains("running"), "{out}");
+    let task =
+        std::fs::read_dir(FarWorker::folder(&house).join("tasks")).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(task.join("workspace/go"), "").unwrap();
+    let job = house.end(id).await;
+    assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1), "{job:?}");
+    assert_eq!(house.log(id).await, ["up", "down"]);
 }
