@@ -526,7 +526,8 @@ mod tests {
     fn a_server_that_is_not_trusted_is_told_by_its_key_with_what_to_do() {
         let told = |source| {
             let endpoint = Endpoint::parse("https://box").unwrap();
-            CliError::from(ClientError::Tls { endpoint, source }).rendered(&NextStep::default())
+            CliError::from(ClientError::Tls { endpoint, source: Box::new(source) })
+                .rendered(&NextStep::default())
         };
         let (seen, pinned) = (Pin::from_bytes([1; 32]), vec![Pin::from_bytes([2; 32])]);
         insta::assert_snapshot!(told(Distrust::WrongKey { seen, pinned }.into()), @"

@@ -28,7 +28,7 @@ pub enum ClientError {
         /// The server.
         endpoint: Endpoint,
         /// What failed and what was seen.
-        source: TlsFault,
+        source: Box<TlsFault>,
     },
     /// The proxy on the way does not let the connection through.
     #[error("no way to {endpoint} through the proxy {proxy}")]

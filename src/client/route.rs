@@ -163,7 +163,7 @@ impl Route {
     }
 
     pub(super) fn unsafe_line(&self, source: TlsFault) -> ClientError {
-        ClientError::Tls { endpoint: self.endpoint.clone(), source }
+        ClientError::Tls { endpoint: self.endpoint.clone(), source: Box::new(source) }
     }
 
     fn through_proxy(&self, proxy: &Proxy, source: ProxyError) -> ClientError {

@@ -27,7 +27,7 @@ async fn fault(url: &str, trust: Trust) -> TlsFault {
     let error = ask(url, trust).await.unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(5), "{error:?}");
     match error {
-        ClientError::Tls { source, .. } => source,
+        ClientError::Tls { source, .. } => *source,
         other => panic!("{other:?}"),
     }
 }
