@@ -242,3 +242,24 @@ async fn a_worker_elsewhere_finds_a_killed_up_again() {
     assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1), "{job:?}");
     assert_eq!(house.log(id).await, ["up", "down"]);
 }
+
+#[test]
+fn the_environments_proxy_is_used_for_what_is_elsewhere_and_named_when_it_fails() {
+    let house = House::new();
+    let near = up(&house, NEAR).listening.unwrap();
+    let ask = |url: &str| {
+        let mut command = house.command(&["--server", url, "whoami"]);
+        command.env("https_proxy", "http://ann:secret@127.0.0.1:1").env("no_proxy", "inside.invalid");
+        let token = std::fs::read_to_string(house.home().join("client-token")).unwrap();
+        command.env("GPULAYER_TOKEN", token.trim()).env("GPULAYER_PIN", near.pin.unwrap().to_string());
+        text(&command.output().unwrap())
+    };
+    assert_eq!(ask(&near.url).0, 0, "this machine is not reached through a proxy");
+    let (status, _, err) = ask("https://elsewhere.invalid");
+    assert!(
+        status == 1 && err.contains("through the proxy http://127.0.0.1:1") && !err.contains("secret"),
+        "{err}"
+    );
+    let (_, _, err) = ask("https://inside.invalid");
+    assert!(err.contains("no answer from https://inside.invalid"), "{err}");
+}

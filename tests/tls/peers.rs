@@ -23,7 +23,7 @@ pub async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     }
     let text = String::from_utf8_lossy(&head).into_owned();
     let answer: &[u8] = if text.contains(" HTTP/1.1\r\n") {
-        b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n\"ok\""
+        b"HTTP/1.1 200 OK\r\nx-gpulayer-version: 0.1.0\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n\"ok\""
     } else {
         b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"
     };
