@@ -19,7 +19,9 @@ mod transfer;
 mod unpack;
 mod upload;
 
-pub use beneath::{RelativePath, RelativePathError, open_beneath, open_folder};
+pub use beneath::{
+    FolderId, RelativePath, RelativePathError, open_beneath, open_folder, open_folder_beneath,
+};
 pub use collect::{
     CollectError, Collected, CollectedContent, CollectedFile, collect, collect_in_real_folder,
 };
@@ -27,7 +29,7 @@ pub use copy::digest_of;
 pub use error::ArtifactError;
 pub use owner::give_contents;
 pub use place::place_input;
-pub use remove::{RemoveError, remove_tree};
+pub use remove::{RemoveError, empty_folder, remove_in, remove_tree};
 pub use snapshot::Snapshot;
 pub use store::{ArtifactStore, Limits};
 pub use transfer::Imported;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 /// A path that stays below where it starts: UTF-8, `/` between parts, no `..`, not absolute. Empty = the
 /// start itself.
@@ -71,6 +72,29 @@ pub fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
+/// Opens a folder beneath another, as what it is called: a link on the way or in its place, and anything mounted there,
+/// is refused (`InvalidInput`).
+pub fn open_folder_beneath(root: BorrowedFd<'_>, path: &RelativePath) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    open_at(root, path.as_str(), flags, Mode::empty(), Mounts::Refused).map_err(refusal)
+}
+
+/// Which folder this is, whatever it is called, as long as its volume stays mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FolderId {
+    device: u64,
+    inode: u64,
+}
+
+impl FolderId {
+    /// That of an open folder.
+    #[allow(clippy::unnecessary_cast, reason = "these are other types elsewhere")]
+    pub fn of(folder: BorrowedFd<'_>) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(folder)?;
+        Ok(Self { device: stat.st_dev as u64, inode: stat.st_ino as u64 })
+    }
+}
+
 /// What a path may lead through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mounts {
@@ -93,17 +117,21 @@ pub(super) fn open_regular(
     mounts: Mounts,
 ) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let file = match open_at(workspace, path.as_str(), flags, Mode::empty(), mounts) {
-        Ok(file) => File::from(file),
-        Err(Errno::LOOP) => return refused("a link stands in the way"),
-        Err(Errno::XDEV) => return refused("it lies on another volume, mounted in the workspace"),
-        Err(errno) => return Err(errno.into()),
-    };
+    let file = open_at(workspace, path.as_str(), flags, Mode::empty(), mounts).map_err(refusal)?;
+    let file = File::from(file);
     if !file.metadata()?.is_file() {
-        return refused("not a regular file");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     Ok(file)
+}
+
+fn refusal(errno: Errno) -> io::Error {
+    let why = match errno {
+        Errno::LOOP => "a link stands in the way",
+        Errno::XDEV => "it lies on another volume, mounted there",
+        errno => return errno.into(),
+    };
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 /// The system takes no longer paths; what lies deeper is opened piece by piece.

@@ -47,10 +47,33 @@ pub fn remove_tree(path: &Path) -> Result<(), RemoveError> {
     };
     let mut removal = Removal { start: path, moved: 0, failure: None };
     removal.remove(parent.as_fd(), &name);
-    match removal.failure {
-        None => Ok(()),
-        Some(failure) => Err(failure),
+    removal.failure.map_or(Ok(()), Err)
+}
+
+/// The same for a name in an open folder: whatever that folder is called by now.
+pub fn remove_in(folder: BorrowedFd<'_>, name: &str) -> Result<(), RemoveError> {
+    let start = Path::new(name);
+    let name = CString::new(name).map_err(|nul| RemoveError {
+        path: start.to_owned(),
+        more: 0,
+        source: nul.into(),
+    })?;
+    let mut removal = Removal { start, moved: 0, failure: None };
+    removal.remove(folder, &name);
+    removal.failure.map_or(Ok(()), Err)
+}
+
+/// Removes everything in an open folder, and not the folder.
+pub fn empty_folder(folder: BorrowedFd<'_>) -> Result<(), RemoveError> {
+    let unlisted = |errno: Errno| RemoveError { path: PathBuf::from("."), more: 0, source: errno.into() };
+    let mut failure = None;
+    for name in names(folder).map_err(unlisted)? {
+        let start = Path::new(OsStr::from_bytes(name.0.to_bytes()));
+        let mut removal = Removal { start, moved: 0, failure: failure.take() };
+        removal.remove(folder, &name.0);
+        failure = removal.failure;
     }
+    failure.map_or(Ok(()), Err)
 }
 
 struct Removal<'a> {

@@ -106,8 +106,10 @@ pub struct Collection {
     pub undeclared: Vec<UndeclaredFile>,
     /// The whole log, when it had to be kept as one artifact.
     pub log_artifact: Option<Digest>,
-    /// Single files that could not be brought back.
+    /// Single files that could not be brought back, or why none was looked for.
     pub warnings: Vec<Warning>,
+    /// Nothing could be looked for: what is there is kept unseen.
+    pub set_aside: bool,
 }
 
 /// What the runner has to do.
@@ -486,7 +488,7 @@ impl TaskRun {
             Outcome::Exited(facts) => (verdict(facts, spec, &collection.uncollected), facts.stop.is_some()),
             Outcome::Lost => (shim_lost(), false),
         };
-        self.stage = Stage::Finishing { keep: !collection.undeclared.is_empty() };
+        self.stage = Stage::Finishing { keep: collection.set_aside || !collection.undeclared.is_empty() };
         let mut warnings = std::mem::take(&mut self.notes);
         warnings.extend(self.log_gap.take().into_iter().chain(collection.warnings));
         let finish = Finish {

@@ -125,6 +125,101 @@ fn undeclared_files_are_named_and_kept() {
     stop(worker);
 }
 
+/// What a program can put in the place of its workspace without being root.
+const SWAPS: [&str; 3] = [
+    "cd ..; mv workspace w2; ln -s /etc workspace",
+    "cd ..; mv workspace w2; mkdir workspace; echo not mine > workspace/passwd",
+    "cd ../..; mv $GPULAYER_TASK_ID moved; ln -s $PWD/moved $GPULAYER_TASK_ID",
+];
+
+fn nothing_came(finish: &Finish) {
+    assert_eq!(finish.end.reason, EndReason::MissingOutput, "{finish:?}");
+    assert_eq!((finish.outputs.len(), finish.undeclared.len()), (0, 0), "{finish:?}");
+    let said =
+        finish.warnings.iter().any(|warning| warning.detail.contains("no file of this task was collected"));
+    assert!(said, "{:?}", finish.warnings);
+}
+
+#[test]
+fn a_workspace_that_was_swapped_is_not_collected_from() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    for swap in SWAPS {
+        let spec =
+            JobSpec { outputs: vec![output("passwd", false)], ..shell(&format!("echo mine > left; {swap}")) };
+        let (_, finish) = server.run(spec);
+        nothing_came(&finish);
+    }
+    // What the program made is still there, for whoever looks on the worker.
+    until("what it left", || {
+        let kept = std::fs::read_dir(server.worker_folder().join("kept"));
+        kept.is_ok_and(|mut kept| kept.any(|job| job.unwrap().path().join("w2/left").exists()))
+    });
+    // Without outputs it is said all the same.
+    let (_, finish) = server.run(shell("echo mine > left; cd ..; mv workspace w2"));
+    assert_eq!((finish.end.reason, finish.warnings.len()), (EndReason::Completed, 1), "{finish:?}");
+    stop(worker);
+}
+
+#[test]
+fn a_workspace_that_was_swapped_while_the_worker_was_away_is_not_collected_from() {
+    for swap in SWAPS {
+        let server = Server::new();
+        let worker = server.start_worker();
+        let go = server.folder().join("go");
+        let text = format!("echo up; until [ -e {} ]; do sleep 0.01; done; {swap}", go.display());
+        let task_id = server.offer(JobSpec { outputs: vec![output("passwd", false)], ..shell(&text) });
+        server.until_line(task_id, "up");
+        stop(worker);
+        if swap.contains("GPULAYER_TASK_ID") {
+            // A folder that is a link at the start of a worker is no task of its: only what runs on is looked at here.
+            let worker = server.start_worker();
+            std::fs::write(&go, "").unwrap();
+            nothing_came(&server.finish_of(task_id));
+            stop(worker);
+            continue;
+        }
+        std::fs::write(&go, "").unwrap();
+        until("the program's end", || server.has_ended(task_id));
+        let worker = server.start_worker();
+        nothing_came(&server.finish_of(task_id));
+        stop(worker);
+    }
+}
+
+#[test]
+fn what_is_mounted_over_a_workspace_is_not_collected() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("passwd"), "not mine").unwrap();
+    let text = format!("mount --bind {} $GPULAYER_WORKSPACE || exit 77", elsewhere.path().display());
+    let (task_id, finish) = server.run(JobSpec { outputs: vec![output("passwd", false)], ..shell(&text) });
+    if finish.end.exit_code == Some(77) {
+        eprintln!("NOT TESTED: this user cannot mount");
+        return stop(worker);
+    }
+    let mounted = Mounted(server.task_folder(task_id));
+    nothing_came(&finish);
+    drop(mounted);
+    stop(worker);
+    assert!(elsewhere.path().join("passwd").exists());
+}
+
+/// Unmounts whatever is mounted in a task's folder, wherever that was moved to.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let worker = self.0.parent().unwrap().parent().unwrap().to_str().unwrap().to_owned();
+        for line in std::fs::read_to_string("/proc/self/mounts").unwrap().lines() {
+            if let Some(place) = line.split(' ').nth(1).filter(|place| place.starts_with(&worker)) {
+                let _ = std::process::Command::new("umount").arg(place).status();
+            }
+        }
+    }
+}
+
 #[test]
 fn a_real_folder_is_used_and_left_alone() {
     let server = Server::new();

@@ -18,7 +18,7 @@ use super::folder::{TaskFolder, real_folder};
 use super::hidden_names::hide_secrets;
 use super::pause::Pause;
 use super::running::said;
-use crate::artifacts::{self, Collected, CollectedContent, CollectedFile, open_folder};
+use crate::artifacts::{self, Collected, CollectedContent, CollectedFile};
 use crate::client::worker_channel::{ChannelError, Published};
 use crate::contract::artifact::{Digest, UndeclaredFile};
 use crate::contract::problem::Warning;
@@ -100,8 +100,7 @@ async fn collect_files(
 }
 
 fn look(spec: &JobSpec, folder: &TaskFolder) -> Result<(Collected, OwnedFd), String> {
-    let root = open_folder(&folder.root(spec))
-        .map_err(|error| format!("the workspace cannot be opened: {error}"))?;
+    let root = folder.open_root(spec).map_err(|error| format!("the workspace cannot be opened: {error}"))?;
     let collected = if real_folder(spec).is_some() {
         let collected = artifacts::collect_in_real_folder(root.as_fd(), &spec.outputs);
         // What lies in a person's own folder is theirs, and stays.
@@ -112,13 +111,16 @@ fn look(spec: &JobSpec, folder: &TaskFolder) -> Result<(Collected, OwnedFd), Str
     Ok((collected.map_err(|error| said(&error))?, root))
 }
 
-/// The program removed its workspace, or made it unreadable.
+/// The program removed its workspace, put something else in its place, or made it unreadable. What it left stays on the
+/// worker for a while: it may be what somebody wants, under another name.
 fn nothing(spec: &JobSpec, why: &str) -> Collection {
     let required = spec.outputs.iter().filter(|output| !output.optional);
     let uncollected = required
         .map(|output| UncollectedOutput { name: output.shown_name().to_owned(), why: why.to_owned() })
         .collect();
-    Collection { uncollected, ..Collection::default() }
+    let detail = format!("no file of this task was collected: {why}");
+    let warnings = vec![Warning { pointer: "/outputs".to_owned(), detail }];
+    Collection { uncollected, warnings, set_aside: true, ..Collection::default() }
 }
 
 async fn publish_all(

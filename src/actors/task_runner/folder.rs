@@ -2,24 +2,34 @@
 //!
 //! | name | meaning |
 //! |---|---|
-//! | `task.json` | the assignment and the boot it was received in; written once, before the start is reported |
+//! | `task.json` | the assignment, the boot it was received in, and which folder its workspace is; written once, before the start is reported |
 //! | `workspace/` | where the program runs |
 //! | `tmp/` | its `TMPDIR` |
 //! | `before.json` | what staging put into the workspace; absent when it put nothing there |
 //! | `shim.json`, `spool`, `overflow.zst`, `stop` | the shim's, see `process` |
 //! | `whole-log.zst` | all that the program wrote, on its way to the server |
 //!
+//! Its program may rename, replace and mount over anything here, the folder itself included. So whatever is opened after
+//! the program ran is opened beneath the folder of tasks without following a link or entering a mount, and the workspace
+//! must be the very folder that was made for the task.
+//!
 //! Nothing is fsynced: a restart of the machine ends the task anyway, and anything less keeps the page cache.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, OFlags, mkdirat, unlinkat};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::spares::Spares;
-use crate::artifacts::{Snapshot, remove_tree};
+use crate::artifacts::{
+    FolderId, RelativePath, Snapshot, empty_folder, open_beneath, open_folder, open_folder_beneath,
+    remove_in, remove_tree,
+};
 use crate::contract::protocol::Assignment;
 use crate::contract::spec::{JobSpec, Workload};
 use crate::process::{self, RunAs};
@@ -40,6 +50,8 @@ const PASSABLE: u32 = 0o711;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TaskFolder {
     path: PathBuf,
+    /// Which folder its workspace is; `None` = a build that did not write it down made it.
+    made: Option<FolderId>,
 }
 
 /// What `task.json` holds.
@@ -49,12 +61,15 @@ pub(super) struct TaskFile {
     pub(super) boot_id: String,
     /// The task.
     pub(super) assignment: Assignment,
+    #[serde(default)]
+    workspace: Option<FolderId>,
 }
 
 #[derive(Serialize)]
 struct TaskFileRef<'a> {
     boot_id: &'a str,
     assignment: &'a Assignment,
+    workspace: FolderId,
 }
 
 impl TaskFolder {
@@ -66,7 +81,7 @@ impl TaskFolder {
         assignment: &Assignment,
         spares: &mut Spares,
     ) -> io::Result<Self> {
-        let folder = Self { path: tasks.join(assignment.task_id.to_string()) };
+        let mut folder = Self { path: tasks.join(assignment.task_id.to_string()), made: None };
         let made = folder.fill(boot_id, assignment, spares);
         if made.is_err() {
             // On a full disk half of it may be there, and would be taken for the remains of a task.
@@ -75,23 +90,26 @@ impl TaskFolder {
         made.map(|()| folder)
     }
 
-    fn fill(&self, boot_id: &str, assignment: &Assignment, spares: &mut Spares) -> io::Result<()> {
+    fn fill(&mut self, boot_id: &str, assignment: &Assignment, spares: &mut Spares) -> io::Result<()> {
         if !spares.take(&self.path) {
             self.make()?;
         }
-        let bytes = serde_json::to_vec(&TaskFileRef { boot_id, assignment })?;
+        let workspace = FolderId::of(self.open_workspace()?.as_fd())?;
+        self.made = Some(workspace);
+        let bytes = serde_json::to_vec(&TaskFileRef { boot_id, assignment, workspace })?;
         write_private(&self.path.join(TASK_FILE), &bytes)
     }
 
     /// Empties the workspace of a task that was never launched: staging may have come halfway. What is written down of
     /// the task stays, and no room is needed that was not there before.
     pub(super) fn empty(&self) -> io::Result<()> {
-        for folder in [self.workspace(), self.tmp()] {
-            remove_tree(&folder).map_err(io::Error::other)?;
-            fs::DirBuilder::new().mode(0o700).create(&folder)?;
-        }
-        remove_files(&self.path, &LEFTOVERS)?;
-        remove_files(&self.path, &[BEFORE_FILE])
+        let folder = self.open()?;
+        // Not made again: it would be another one.
+        empty_folder(self.open_workspace()?.as_fd()).map_err(io::Error::other)?;
+        remove_in(folder.as_fd(), TMP).map_err(io::Error::other)?;
+        mkdirat(&folder, TMP, 0o700.into())?;
+        remove_files(folder.as_fd(), &LEFTOVERS)?;
+        remove_files(folder.as_fd(), &[BEFORE_FILE])
     }
 
     fn make(&self) -> io::Result<()> {
@@ -120,9 +138,42 @@ impl TaskFolder {
 
     /// A folder found after a restart, and what its `task.json` says; `None` when that is not whole.
     pub(super) fn found(path: PathBuf) -> (Self, Option<TaskFile>) {
-        let text = fs::read(path.join(TASK_FILE)).ok();
-        let file = text.and_then(|text| serde_json::from_slice(&text).ok());
-        (Self { path }, file)
+        let mut folder = Self { path, made: None };
+        let file: Option<TaskFile> =
+            folder.read(TASK_FILE).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        folder.made = file.as_ref().and_then(|file| file.workspace);
+        (folder, file)
+    }
+
+    /// Opens the folder.
+    pub(super) fn open(&self) -> io::Result<OwnedFd> {
+        let (Some(tasks), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return Err(ErrorKind::InvalidInput.into());
+        };
+        open_folder_beneath(open_folder(tasks)?.as_fd(), &relative(&name.to_string_lossy())?)
+    }
+
+    /// Opens the workspace that was made for the task; refuses whatever else the program put in its place.
+    pub(super) fn open_workspace(&self) -> io::Result<OwnedFd> {
+        let workspace = open_folder_beneath(self.open()?.as_fd(), &relative(WORKSPACE)?)?;
+        match self.made {
+            Some(made) if FolderId::of(workspace.as_fd())? != made => Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "it is not the folder that was made for the task",
+            )),
+            _ => Ok(workspace),
+        }
+    }
+
+    /// Opens [`TaskFolder::root`].
+    pub(super) fn open_root(&self, spec: &JobSpec) -> io::Result<OwnedFd> {
+        real_folder(spec).map_or_else(|| self.open_workspace(), open_folder)
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        open_beneath(self.open()?.as_fd(), &relative(name)?)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -162,16 +213,13 @@ impl TaskFolder {
 
     /// What staging had brought.
     pub(super) fn before(&self) -> Snapshot {
-        let text = fs::read(self.path.join(BEFORE_FILE)).unwrap_or_default();
+        let text = self.read(BEFORE_FILE).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Whether there is nothing in the workspace, or no workspace any more.
+    /// Whether there is nothing in the workspace. One that is not there any more may be there under another name.
     pub(super) fn workspace_is_empty(&self) -> bool {
-        match fs::read_dir(self.workspace()) {
-            Ok(mut entries) => entries.next().is_none(),
-            Err(error) => error.kind() == ErrorKind::NotFound,
-        }
+        self.open_workspace().and_then(|workspace| is_empty(workspace.as_fd())).unwrap_or(false)
     }
 
     /// Makes the folder a spare one, or removes it if it holds nothing but what every task leaves; whether it is gone.
@@ -179,19 +227,21 @@ impl TaskFolder {
         if spares.give(self) {
             return Ok(true);
         }
-        remove_files(&self.path, &LEFTOVERS)?;
-        remove_files(&self.path, &[TASK_FILE])?;
-        let emptied = gone(fs::remove_dir(self.workspace())) && gone(fs::remove_dir(self.tmp()));
-        Ok(emptied && gone(fs::remove_dir(&self.path)))
+        let folder = self.open()?;
+        remove_files(folder.as_fd(), &LEFTOVERS)?;
+        remove_files(folder.as_fd(), &[TASK_FILE])?;
+        let emptied = [WORKSPACE, TMP].iter().all(|name| gone(unlinkat(&folder, *name, AtFlags::REMOVEDIR)));
+        Ok(emptied && gone(unlinkat(rustix::fs::CWD, &self.path, AtFlags::REMOVEDIR)))
     }
 
     /// Moves the folder away, then drops all of it but the workspace.
     pub(super) fn keep_workspace(&self, to: &Path) -> io::Result<()> {
+        let folder = self.open()?;
         fs::rename(&self.path, to)?;
-        remove_files(to, &LEFTOVERS)?;
-        remove_files(to, &LOG_LEFTOVERS)?;
-        remove_files(to, &[TASK_FILE, BEFORE_FILE])?;
-        remove_tree(&to.join(TMP)).map_err(io::Error::other)
+        remove_files(folder.as_fd(), &LEFTOVERS)?;
+        remove_files(folder.as_fd(), &LOG_LEFTOVERS)?;
+        remove_files(folder.as_fd(), &[TASK_FILE, BEFORE_FILE])?;
+        remove_in(folder.as_fd(), TMP).map_err(io::Error::other)
     }
 }
 
@@ -204,26 +254,33 @@ pub(super) fn real_folder(spec: &JobSpec) -> Option<&Path> {
 }
 
 /// Removes those of these files that are there.
-fn remove_files(folder: &Path, names: &[&str]) -> io::Result<()> {
+fn remove_files(folder: BorrowedFd<'_>, names: &[&str]) -> io::Result<()> {
     for name in names {
-        match fs::remove_file(folder.join(name)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
+        match unlinkat(folder, *name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
         }
     }
     Ok(())
 }
 
-fn gone(removed: io::Result<()>) -> bool {
-    match removed {
-        Ok(()) => true,
-        Err(error) => error.kind() == ErrorKind::NotFound,
-    }
+fn gone(removed: rustix::io::Result<()>) -> bool {
+    matches!(removed, Ok(()) | Err(Errno::NOENT))
 }
 
-/// Writes a file only its owner can read.
+fn is_empty(folder: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(super::spares::names(folder)?.is_empty())
+}
+
+fn relative(path: &str) -> io::Result<RelativePath> {
+    RelativePath::new(path).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))
+}
+
+/// Writes a file only its owner can read, never through a link.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file: File = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)?;
     file.write_all(bytes)
 }
 

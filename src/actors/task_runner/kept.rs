@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::folder::{TaskFolder, write_private};
 use super::room::disk_usage;
 use super::trash::{Trash, tell};
-use crate::artifacts::{RelativePath, RemoveError, open_beneath, open_folder};
+use crate::artifacts::{RelativePath, RemoveError, open_beneath, open_folder, open_folder_beneath};
 use crate::contract::ids::JobId;
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::domain::disk::{Disposable, Entry};
@@ -69,7 +69,8 @@ impl KeptWorkspaces {
     /// Opens a kept file for reading; `None` when it is not there (any more), or is no regular file, or lies behind
     /// a link.
     pub fn open(&self, job_id: JobId, path: &RelativePath) -> Option<File> {
-        let workspace = open_folder(&self.of(job_id).join(WORKSPACE)).ok()?;
+        let workspace = RelativePath::new(&format!("{job_id}/{WORKSPACE}")).ok()?;
+        let workspace = open_folder_beneath(open_folder(&self.folder).ok()?.as_fd(), &workspace).ok()?;
         open_beneath(workspace.as_fd(), path).ok()
     }
 
@@ -236,6 +237,11 @@ mod tests {
         assert_eq!(text, "dumped");
         assert!(kept.open(job_id, &path("link")).is_none());
         assert!(kept.open(JobId::from_u128(1), &path("deep/core.txt")).is_none());
+
+        let workspace = kept.of(job_id).join(WORKSPACE);
+        fs::rename(&workspace, worker.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(worker.path().join("moved"), &workspace).unwrap();
+        assert!(kept.open(job_id, &path("deep/core.txt")).is_none(), "through a link in its place");
 
         assert_eq!(kept.remove_expired(at(2007)), 0);
         assert_eq!(kept.gone(job_id), None);

@@ -13,10 +13,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat};
+use rustix::fs::{AtFlags, FileType, RawDir, fstat, statat};
 
 use super::folder::{LEFTOVERS, TASK_FILE, TMP, TaskFolder, WORKSPACE};
-use crate::artifacts::{open_folder, remove_tree};
+use crate::artifacts::{RelativePath, open_folder_beneath, remove_tree};
 
 /// More than are in use at once on most machines.
 const MOST: usize = 64;
@@ -61,7 +61,7 @@ impl Spares {
     }
 
     fn is_pristine(&self, task: &TaskFolder) -> io::Result<bool> {
-        let folder = open_folder(task.path())?;
+        let folder = task.open()?;
         for name in names(folder.as_fd())? {
             if LEFTOVERS.iter().any(|leftover| leftover.as_bytes() == name.to_bytes()) {
                 rustix::fs::unlinkat(&folder, &*name, AtFlags::empty())?;
@@ -69,21 +69,28 @@ impl Spares {
                 return Ok(false);
             }
         }
-        Ok(self.is_new(folder.as_fd(), WORKSPACE)? && self.is_new(folder.as_fd(), TMP)?)
+        let tmp = RelativePath::new(TMP).map_err(io::Error::other)?;
+        Ok(self.is_new(task.open_workspace()?.as_fd())?
+            && self.is_new(open_folder_beneath(folder.as_fd(), &tmp)?.as_fd())?
+            && self.may_be_written(folder.as_fd(), TASK_FILE)?)
     }
 
-    /// Whether this is an empty folder of ours with its first mode. A link is no folder.
-    fn is_new(&self, parent: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
-        let folder = rustix::fs::openat(parent, name, FOLDER, Mode::empty())?;
-        let stat = fstat(&folder)?;
-        Ok(stat.st_uid == self.owner && stat.st_mode & 0o7777 == 0o700 && names(folder.as_fd())?.is_empty())
+    /// Whether this is an empty folder of ours with its first mode.
+    fn is_new(&self, folder: BorrowedFd<'_>) -> io::Result<bool> {
+        let stat = fstat(folder)?;
+        Ok(stat.st_uid == self.owner && stat.st_mode & 0o7777 == 0o700 && names(folder)?.is_empty())
+    }
+
+    /// Whether this is a file of ours that has no other name: writing it anew touches nothing else.
+    fn may_be_written(&self, folder: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+        let stat = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        Ok(regular && stat.st_nlink == 1 && stat.st_uid == self.owner)
     }
 }
 
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
 /// The entries of a folder that was just opened.
-fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+pub(super) fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut entries = RawDir::new(folder, &mut buffer);
     let mut names = Vec::new();
@@ -152,7 +159,19 @@ mod tests {
     #[test]
     fn a_folder_that_a_program_changed_is_not_used_again() {
         type Change = fn(&TaskFolder);
-        let changes: [Change; 5] = [
+        let changes: [Change; 8] = [
+            |task| {
+                fs::rename(task.workspace(), task.path().with_extension("other")).unwrap();
+                fs::create_dir(task.workspace()).unwrap();
+                fs::set_permissions(task.workspace(), fs::Permissions::from_mode(0o700)).unwrap();
+            },
+            |task| {
+                fs::remove_file(task.path().join(TASK_FILE)).unwrap();
+                std::os::unix::fs::symlink("/dev/null", task.path().join(TASK_FILE)).unwrap();
+            },
+            |task| {
+                fs::hard_link(task.path().join(TASK_FILE), task.path().with_extension("mine")).unwrap();
+            },
             |task| fs::write(task.workspace().join("left"), "x").unwrap(),
             |task| fs::write(task.tmp().join("left"), "x").unwrap(),
             |task| fs::write(task.path().join("stray"), "x").unwrap(),

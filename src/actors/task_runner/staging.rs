@@ -1,6 +1,7 @@
 //! Brings source and inputs into a task's workspace.
 
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::cache::Taken;
 use super::folder::{TaskFolder, real_folder};
 use super::pause::Pause;
 use super::running::said;
-use crate::artifacts::{RelativePath, Snapshot, UnpackError, give_contents, open_folder, place_input};
+use crate::artifacts::{RelativePath, Snapshot, UnpackError, give_contents, place_input};
 use crate::client::worker_channel::ChannelError;
 use crate::contract::artifact::Digest;
 use crate::contract::end::EndReason;
@@ -66,15 +67,14 @@ async fn bring_all(
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<(), Failure> {
     let spec = &assignment.spec;
-    let root = folder.root(spec);
     let scratch = folder.tmp().join("input");
     for piece in pieces(spec) {
         let artifact = tokio::select! {
             fetched = fetch(around, &piece, &scratch) => fetched?,
             _ = &mut *stopped => return Err(stopped_early()),
         };
-        let root = root.clone();
-        off_thread(move || place(&piece, &artifact, &root)).await?;
+        let (folder, spec) = (folder.clone(), Arc::clone(spec));
+        off_thread(move || place(&piece, &artifact, folder.open_root(&spec))).await?;
         // Only an error or a dropped sender mean anything.
         if !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
             return Err(stopped_early());
@@ -86,7 +86,7 @@ async fn bring_all(
     let folder = folder.clone();
     let user = around.options.task_user.as_ref().map(|user| (user.ids.uid, user.ids.gid));
     off_thread(move || {
-        let listed = open_folder(&root).and_then(|root| {
+        let listed = folder.open_workspace().and_then(|root| {
             // Before they are listed: a change of owner is a change.
             user.map_or(Ok(()), |(uid, gid)| give_contents(root.as_fd(), uid, gid))?;
             Snapshot::take(root.as_fd())
@@ -155,11 +155,11 @@ async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<T
     }
 }
 
-fn place(piece: &Piece, artifact: &Taken, root: &Path) -> Result<(), Failure> {
+fn place(piece: &Piece, artifact: &Taken, root: io::Result<OwnedFd>) -> Result<(), Failure> {
     let failed = |reason, why: String| Failure { reason, detail: format!("{}: {why}", piece.shown) };
     let path = RelativePath::new(&piece.path)
         .map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
-    let workspace = open_folder(root).map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
+    let workspace = root.map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
     place_input(&artifact.file, workspace.as_fd(), &path, piece.mode, piece.unpack).map_err(|error| {
         let reason = match &error {
             UnpackError::StorageFull { .. } => EndReason::DiskFull,
