@@ -349,9 +349,7 @@ impl TaskRunner {
                 self.around.held.insert(task_id, epoch, None, &assignment.spec.resources);
                 let mut effects = Vec::new();
                 let mut run = TaskRun::new(&assignment.spec, &mut effects);
-                let unheld =
-                    memory_not_held(&assignment.spec.resources, self.around.options.capabilities.limits);
-                unheld.into_iter().for_each(|warning| run.note(warning));
+                self.note_what_is_not_held(&assignment, &mut run);
                 self.tasks.insert(task_id, Task::new(assignment, folder, run));
                 self.carry_out(task_id, effects, ctx);
             }
@@ -370,7 +368,8 @@ impl TaskRunner {
         tracing::info!(%task_id, ?found, "a task of an earlier start goes on");
         let runs = found == Found::Running;
         let mut effects = Vec::new();
-        let run = TaskRun::adopt(&assignment.spec, found, &mut effects);
+        let mut run = TaskRun::adopt(&assignment.spec, found, &mut effects);
+        self.note_what_is_not_held(&assignment, &mut run);
         self.tasks.insert(task_id, Task::new(assignment, folder, run));
         if runs {
             // Without a process, what a lost shim left is still being killed.
@@ -378,6 +377,11 @@ impl TaskRunner {
             self.watch(task_id, async move || adopted.take().map(Ok), ctx);
         }
         self.carry_out(task_id, effects, ctx);
+    }
+
+    fn note_what_is_not_held(&self, assignment: &Assignment, run: &mut TaskRun) {
+        let limits = self.around.options.capabilities.limits;
+        memory_not_held(&assignment.spec.resources, limits).into_iter().for_each(|warning| run.note(warning));
     }
 
     fn on(&mut self, task_id: TaskId, event: Event, ctx: &mut Context<Self>) {

@@ -71,8 +71,6 @@ pub enum Event {
         /// Which.
         processes: Vec<StuckProcess>,
     },
-    /// Something its user should know, whatever the end.
-    Noted(Warning),
     /// The program and its whole tree are gone.
     Ended(ExitFacts),
     /// The shim vanished without a word; its tree was swept.
@@ -304,9 +302,9 @@ impl TaskRun {
                 self.log_gap.get_or_insert(Warning { pointer: String::new(), detail });
                 self.log_moved(LogCursor::refused, effects);
             }
-            Event::Noted(warning) => self.note(warning),
             Event::Stuck { processes } => self.stuck(processes, effects),
-            Event::Ended(facts) => {
+            Event::Ended(mut facts) => {
+                self.notes.append(&mut facts.warnings);
                 let last_n = facts.last_n;
                 self.execution_over(Outcome::Exited(facts), last_n, effects);
             }

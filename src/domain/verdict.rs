@@ -16,6 +16,7 @@ mod traceback;
 mod transcript;
 
 use crate::contract::end::{Certainty, End, EndReason};
+use crate::contract::problem::Warning;
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Run, StopSignal, Workload};
 use crate::domain::task_run::WholeLog;
@@ -93,6 +94,8 @@ pub struct ExitFacts {
     pub memory: MemoryFacts,
     /// What was looked at because it did not end well.
     pub scene: Option<Box<Scene>>,
+    /// What its user should know of the run, whatever the end.
+    pub warnings: Vec<Warning>,
 }
 
 impl ExitFacts {
@@ -108,6 +111,7 @@ impl ExitFacts {
             whole_log: WholeLog::InLines,
             memory: MemoryFacts::default(),
             scene: None,
+            warnings: Vec::new(),
         }
     }
 }

@@ -145,3 +145,39 @@ fn an_adopted_task_is_reported_as_executing_again() {
     assert_eq!(server.finish_of(task_id).end.reason, EndReason::Completed);
     stop(worker);
 }
+
+#[test]
+fn what_a_shim_noticed_while_its_worker_was_away_is_told_by_the_next() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let go = server.folder().join("go");
+    let task_id = server.offer(waits_for(&go));
+    server.until_line(task_id, "before");
+    stop(worker);
+    std::fs::write(go, "").unwrap();
+    until("the program's end", || server.has_ended(task_id));
+    // As if the kernel had done to it what no test can make it do everywhere.
+    let path = server.task_folder(task_id).join("shim.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (shim, record) = text.split_once('\n').unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(record).unwrap();
+    record["oom_kills"] = 1.into();
+    record["memory_not_held"] = true.into();
+    record["lost_records"] = 5.into();
+    record["duration"] = serde_json::json!({"secs": 60, "nanos": 0});
+    record["cpu_throttling"] = serde_json::json!({"cpu_millis": 100, "periods": 10, "throttled_periods": 9});
+    std::fs::write(&path, format!("{shim}\n{record}\n")).unwrap();
+    let worker = server.start_worker();
+    let finish = server.finish_of(task_id);
+    assert_eq!(finish.end.reason, EndReason::Completed);
+    let said: Vec<&str> = finish.warnings.iter().map(|warning| warning.detail.as_str()).collect();
+    for part in [
+        "held to 0.1 CPUs",
+        "killed 1 of the task's processes",
+        "did not take the memory limit",
+        "last 5 lines",
+    ] {
+        assert!(said.iter().any(|detail| detail.contains(part)), "{part}: {said:?}");
+    }
+    stop(worker);
+}

@@ -159,7 +159,6 @@ pub(super) async fn watch(
                 tell(Event::Stuck { processes });
             }
             Some(ShimEvent::Ended(record)) => {
-                noted(&record).for_each(|warning| tell(Event::Noted(warning)));
                 return tell(Event::Ended(explained(*record, folder).await));
             }
             Some(ShimEvent::ShimLost) | None if !stopped && !folder.was_launched() => match bring().await {
@@ -198,6 +197,7 @@ pub(super) fn last_n(folder: &TaskFolder) -> u64 {
 /// The shim's record in the words of the decision.
 pub(super) fn facts(record: ExitRecord) -> ExitFacts {
     let ran = !matches!(record.wait, Wait::NotStarted { .. });
+    let warnings = noted(&record).collect();
     let exit = match record.wait {
         Wait::Exited { code } => Exit::Exited { code },
         Wait::Signalled { name, .. } => Exit::Signalled { signal: name },
@@ -228,6 +228,7 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
             oom_killed_after: record.oom_killed_after.map(in_millis),
         },
         scene: None,
+        warnings,
     }
 }
 

@@ -205,6 +205,20 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
 }
 
 #[test]
+fn what_a_user_should_know_of_a_run_survives_the_worker() {
+    let spec = plain();
+    let warning = Warning { pointer: "/resources/cpus".into(), detail: "held back".into() };
+    let ended = || ExitFacts { warnings: vec![warning.clone()], ..exited(0) };
+    let mut adopted = TaskRun::adopt(&spec, Found::Ended(ended()), &mut Vec::new());
+    let mut watched = TaskRun::adopt(&spec, Found::Running, &mut Vec::new());
+    effects_of(&mut watched, &spec, [Event::Ended(ended())]);
+    for run in [&mut adopted, &mut watched] {
+        let effects = effects_of(run, &spec, [Event::Collected(Collection::default())]);
+        assert_eq!(finish_in(&effects).unwrap().warnings, [warning.clone()]);
+    }
+}
+
+#[test]
 fn undeclared_files_keep_the_workspace() {
     let spec = plain();
     let mut run = TaskRun::adopt(&spec, Found::Ended(exited(1)), &mut Vec::new());
