@@ -9,7 +9,7 @@
 //! | file | meaning |
 //! |---|---|
 //! | `shim.json` | first line: who holds the task, and the lock on it ([`holder`]); second line, only after the tree is gone and the spool is complete: the [`ExitRecord`] |
-//! | `spool` | the log records, numbered from 1 by their place; absent while the task is silent |
+//! | `spool` | the log records, numbered from 1; absent while the task is silent |
 //! | `overflow.zst` | all bytes from the first line on that the spool leaves out; absent while it leaves out none |
 //! | `stop` | one line, the cause in a word, from the moment a stop begins ([`STOP_FILE`]) |
 
@@ -26,6 +26,7 @@ mod mute;
 mod oom_score;
 mod open_files;
 mod overflow;
+mod plain_file;
 mod pool;
 mod pool_link;
 pub mod priority;

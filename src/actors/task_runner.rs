@@ -440,15 +440,15 @@ impl TaskRunner {
                 // The errand is gone only when the task has ended.
                 let _ = task.stops.as_ref().map(|stops| stops.send((cause, now)));
             }
-            Effect::UploadLogs { first_n, through_n } => {
+            Effect::UploadLogs { first_n, through_n, end } => {
                 let Some(spool) = task.spool.take() else {
                     return;
                 };
                 let (around, assignment) = (Arc::clone(around), task.assignment.clone());
                 let runner = ctx.address();
                 actix::spawn(async move {
-                    let (spool, event) =
-                        logs::upload(&around, &assignment, spool, (first_n, through_n)).await;
+                    let wanted = logs::Wanted { first_n, through_n, end };
+                    let (spool, event) = logs::upload(&around, &assignment, spool, wanted).await;
                     runner.do_send(LogsSent { task_id, spool, event });
                 });
             }

@@ -411,13 +411,17 @@ pub struct TaskAnswer {
     pub orders: Orders,
 }
 
-/// `POST /v1/worker/tasks/{id}/logs`: records `first_n`, `first_n + 1`, …
+/// `POST /v1/worker/tasks/{id}/logs`: records `first_n`, `first_n + 1`, … Without records it asks which one is next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogsRequest {
     /// The placement.
     pub epoch: Epoch,
     /// Number of the first record; records of a task count from 1.
     pub first_n: u64,
+    /// The worker cannot bring the records from this number up to `first_n`: if they are not known, they are given up. The
+    /// first record says so to whoever reads the log. Absent: nothing is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_from_n: Option<u64>,
     /// The records; those already known are dropped.
     pub records: Vec<LogRecord>,
 }

@@ -7,6 +7,7 @@
 mod environment;
 mod limit_notes;
 mod log_cursor;
+mod log_gaps;
 
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
@@ -19,8 +20,9 @@ use crate::domain::verdict::shim_lost;
 pub use crate::domain::verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
 pub use environment::{TaskPlace, command_line, environment};
 pub use limit_notes::{held_back, lines_lost, memory_let_loose, memory_not_held, outlived_a_kill};
-pub use log_cursor::WholeLog;
 use log_cursor::{LogCursor, LogStep};
+pub use log_cursor::{LogEnd, WholeLog};
+use log_gaps::LogGaps;
 
 /// What happened to a task, as its runner saw it.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +59,16 @@ pub enum Event {
     },
     /// The server takes no more records of this task, and nobody there wants to hear of it.
     LogsRefused,
-    /// Records cannot be brought to the server: a gap, which the log itself says when it could be told.
+    /// The server takes no more records of this task, although somebody may want them.
+    LogsRejected {
+        /// Number of the first that it did not take.
+        first_n: u64,
+        /// Why.
+        why: String,
+    },
+    /// The next record cannot be read, nor any behind it so far.
+    LogsStalled,
+    /// Records are lost. The log says so in their place, and goes on behind them.
     LogsLost {
         /// Number of the first.
         first_n: u64,
@@ -65,6 +76,8 @@ pub enum Event {
         last_n: u64,
         /// Why.
         why: String,
+        /// The number the next record must have.
+        next_n: u64,
     },
     /// Processes of the tree were killed seconds ago and do not end.
     Stuck {
@@ -134,6 +147,8 @@ pub enum Effect {
         first_n: u64,
         /// Number of the last that should be there.
         through_n: u64,
+        /// The log's end, once its program is over.
+        end: Option<LogEnd>,
     },
     /// Look for outputs and undeclared files, and bring the outputs to the server, and the whole log if the stored lines
     /// say less.
@@ -216,7 +231,7 @@ pub struct TaskRun {
     stop: Option<StopOrder>,
     abandoned: bool,
     log: LogCursor,
-    log_gap: Option<Warning>,
+    log_gaps: LogGaps,
     stages: bool,
     collects: bool,
     notes: Vec<Warning>,
@@ -256,7 +271,7 @@ impl TaskRun {
             stop: None,
             abandoned: false,
             log: LogCursor::default(),
-            log_gap: None,
+            log_gaps: LogGaps::default(),
             stages: spec.source.is_some() || !spec.inputs.is_empty(),
             collects: !spec.outputs.is_empty(),
             notes: Vec::new(),
@@ -297,18 +312,24 @@ impl TaskRun {
             Event::Logged { through_n } => self.log_moved(|log| log.logged(through_n), effects),
             Event::LogsAcknowledged { next_n } => self.log_moved(|log| log.acknowledged(next_n), effects),
             Event::LogsRefused => self.log_moved(LogCursor::refused, effects),
-            Event::LogsLost { first_n, last_n, why } => {
-                let detail = format!("the log lacks its lines {first_n} to {last_n} of this task: {why}");
-                self.log_gap.get_or_insert(Warning { pointer: String::new(), detail });
+            Event::LogsRejected { first_n, why } => {
+                self.log_gaps.open(first_n, why);
                 self.log_moved(LogCursor::refused, effects);
+            }
+            Event::LogsStalled => self.log_moved(LogCursor::stalled, effects),
+            Event::LogsLost { first_n, last_n, why, next_n } => {
+                self.log_gaps.add(first_n, last_n, why);
+                self.log_moved(|log| log.acknowledged(next_n), effects);
             }
             Event::Stuck { processes } => self.stuck(processes, effects),
             Event::Ended(mut facts) => {
                 self.notes.append(&mut facts.warnings);
-                let last_n = facts.last_n;
-                self.execution_over(Outcome::Exited(facts), last_n, effects);
+                let end = LogEnd { last_n: facts.last_n, lost_records: facts.lost_records };
+                self.execution_over(Outcome::Exited(facts), end, effects);
             }
-            Event::ShimLost { last_n } => self.execution_over(Outcome::Lost, last_n, effects),
+            Event::ShimLost { last_n } => {
+                self.execution_over(Outcome::Lost, LogEnd { last_n, lost_records: 0 }, effects);
+            }
             Event::StopOrdered { cause, now } => self.stop_ordered(cause, now, effects),
             Event::Abandoned => self.abandon(effects),
             Event::Collected(collection) => self.collected(collection, spec, effects),
@@ -409,7 +430,7 @@ impl TaskRun {
         }
     }
 
-    fn execution_over(&mut self, outcome: Outcome, last_n: u64, effects: &mut Vec<Effect>) {
+    fn execution_over(&mut self, outcome: Outcome, end: LogEnd, effects: &mut Vec<Effect>) {
         if !matches!(self.stage, Stage::Launching | Stage::Executing) {
             return;
         }
@@ -421,7 +442,7 @@ impl TaskRun {
             effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
         }
         self.stage = Stage::Draining(outcome);
-        self.log_moved(|log| log.closed(last_n), effects);
+        self.log_moved(|log| log.closed(end), effects);
     }
 
     fn log_moved(&mut self, movement: impl FnOnce(&mut LogCursor) -> LogStep, effects: &mut Vec<Effect>) {
@@ -429,8 +450,8 @@ impl TaskRun {
             return;
         }
         match (movement(&mut self.log), &self.stage) {
-            (LogStep::Upload { first_n, through_n }, _) => {
-                effects.push(Effect::UploadLogs { first_n, through_n });
+            (LogStep::Upload { first_n, through_n, end }, _) => {
+                effects.push(Effect::UploadLogs { first_n, through_n, end });
             }
             (LogStep::Drained, Stage::Draining(outcome)) => {
                 let whole_log = outcome.whole_log();
@@ -488,7 +509,7 @@ impl TaskRun {
         };
         self.stage = Stage::Finishing { keep: collection.set_aside || !collection.undeclared.is_empty() };
         let mut warnings = std::mem::take(&mut self.notes);
-        warnings.extend(self.log_gap.take().into_iter().chain(collection.warnings));
+        warnings.extend(self.log_gaps.warning(self.log.last_n()).into_iter().chain(collection.warnings));
         let finish = Finish {
             end,
             after_stop,

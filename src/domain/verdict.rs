@@ -88,6 +88,8 @@ pub struct ExitFacts {
     pub peak_memory_bytes: Option<u64>,
     /// Number of the last log record; 0 = it wrote none.
     pub last_n: u64,
+    /// Log records behind the last that found no room on the disk.
+    pub lost_records: u64,
     /// Where all that it wrote is.
     pub whole_log: WholeLog,
     /// Its memory limit, and what the kernel did about it.
@@ -108,6 +110,7 @@ impl ExitFacts {
             duration: None,
             peak_memory_bytes: None,
             last_n: 0,
+            lost_records: 0,
             whole_log: WholeLog::InLines,
             memory: MemoryFacts::default(),
             scene: None,

@@ -174,7 +174,8 @@ impl EdgeState {
 
     /// Appends log records; the number of the next one, once they are durable.
     pub async fn append_log(&self, job: JobId, task: TaskId, asked: LogsRequest) -> Result<u64, Refusal> {
-        let answer = self.ports.logs.append(job, task, asked.first_n, asked.records);
+        let LogsRequest { missing_from_n, first_n, records, .. } = asked;
+        let answer = self.ports.logs.append_behind_gap(job, task, missing_from_n, first_n, records);
         answer.await.map_err(|_| Refusal::stopping())
     }
 }

@@ -5,13 +5,14 @@
 //! not end counts as not there. Nothing is synced: a crash of the machine ends the task's tree in any case.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::plain_file::open_plain;
 use super::{ExitRecord, ProcessError, SHIM_FILE};
 
 /// One process of one boot; a pid alone can be used again.
@@ -85,7 +86,11 @@ impl Claim {
 
 fn read_lines(task_folder: &Path) -> Result<Vec<Vec<u8>>, ProcessError> {
     let path = task_folder.join(SHIM_FILE);
-    match std::fs::read(&path) {
+    let read = open_plain(&path).and_then(|mut file| {
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map(|_| text)
+    });
+    match read {
         Ok(text) => {
             let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
             // What is behind the last line end: nothing, or a line that was not finished.
@@ -116,7 +121,7 @@ impl ExitRecord {
 /// `Some(0)`: it holds the folder but has not said who it is.
 pub fn holder(task_folder: &Path) -> Result<Option<u32>, ProcessError> {
     let path = task_folder.join(SHIM_FILE);
-    let locked = File::open(&path).and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockShared)?));
+    let locked = open_plain(&path).and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockShared)?));
     match locked {
         Ok(()) => return Ok(None),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {}

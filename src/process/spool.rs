@@ -1,16 +1,18 @@
-//! The spool: a task's log records in one append-only file, numbered from 1 by their place.
+//! The spool: a task's log records in one append-only file, numbered from 1.
 //!
 //! A record is 13 bytes of head and then the raw bytes of the line without its line end:
 //! length of the bytes (`u32`), kind (`u8`), time in microseconds since 1970 (`i64`), all little-endian.
 //! Kind: the low two bits are the stream (0 stdout, 1 stderr, 2 system). The next two say how the record was closed
 //! (0 by a line end, 1 cut, 2 by the end of the stream, 3 by a carriage return), the two behind them what it is (0 its
-//! place in the log, 1 the same behind the beginning of the overflow file, 2 a mark where lines were lost).
+//! place in the log, 1 the same behind the beginning of the overflow file, 2 a mark where lines were lost). With the bit
+//! behind these set, 8 more bytes follow: the number of the record (`u64`). Every write begins with such a record, the
+//! next ones count on from it, so that what was written after damage (the file is its program's to cut) can be read.
 //! Carriage returns and invalid text stay as they were; the reader deals with them. Up to the first record behind the
 //! beginning of the overflow file the bytes are exactly what the program wrote; from there on that file has them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::SPOOL_FILE;
@@ -23,6 +25,14 @@ use crate::domain::log_budget::counted_lines;
 pub(super) const HEAD_BYTES: usize = 13;
 const CLOSE_SHIFT: u8 = 2;
 const MARK_SHIFT: u8 = 4;
+const NUMBERED: u8 = 1 << 6;
+const KIND_AT: usize = 4;
+/// Of the number behind a head that has one.
+pub(super) const NUMBER_BYTES: usize = 8;
+/// No record is longer: lines are cut at 64 KiB.
+const LONGEST_BYTES: u32 = 1 << 20;
+/// Years a time may be from, in microseconds: 2001 to 2286. What is not a time hardly ever falls between.
+const TIMES: std::ops::Range<i64> = 1_000_000_000_000_000..10_000_000_000_000_000;
 /// What was gathered is written when it is this much.
 const GATHERED_BYTES: usize = 256 << 10;
 /// Of what is kept of a buffer that a long line made large.
@@ -47,6 +57,8 @@ pub(super) struct Head {
     pub(super) close: Close,
     pub(super) mark: Mark,
     pub(super) time: Timestamp,
+    /// Whether its number follows.
+    pub(super) numbered: bool,
 }
 
 impl Head {
@@ -69,7 +81,8 @@ impl Head {
         };
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&self.length.to_le_bytes());
-        bytes[4] = stream | close << CLOSE_SHIFT | mark << MARK_SHIFT;
+        let numbered = if self.numbered { NUMBERED } else { 0 };
+        bytes[KIND_AT] = stream | close << CLOSE_SHIFT | mark << MARK_SHIFT | numbered;
         bytes[5..].copy_from_slice(&self.time.micros().to_le_bytes());
         bytes
     }
@@ -95,7 +108,26 @@ impl Head {
                 _ => Mark::None,
             },
             time: Timestamp::from_micros(i64::from_le_bytes(time)),
+            numbered: kind & NUMBERED != 0,
         }
+    }
+
+    /// Reads a head, unless no shim ever wrote these bytes as one.
+    pub(super) fn read(bytes: [u8; HEAD_BYTES]) -> Option<Self> {
+        let kind = bytes[KIND_AT];
+        let head = Self::decode(bytes);
+        (kind & 3 != 3 && kind >> MARK_SHIFT & 3 != 3 && kind < NUMBERED << 1 && head.length <= LONGEST_BYTES)
+            .then_some(head)
+    }
+
+    /// Whether its time is one: hardly ever so by chance.
+    pub(super) fn has_a_time(&self) -> bool {
+        TIMES.contains(&self.time.micros())
+    }
+
+    /// Bytes from its beginning to the text.
+    pub(super) fn size_bytes(&self) -> usize {
+        if self.numbered { HEAD_BYTES + NUMBER_BYTES } else { HEAD_BYTES }
     }
 }
 
@@ -103,8 +135,6 @@ impl Head {
 pub(super) struct Spool {
     path: PathBuf,
     file: Option<File>,
-    /// Of the file, always at the end of a whole record.
-    length_bytes: u64,
     gathered: Vec<u8>,
     gathered_records: u64,
     last_n: u64,
@@ -119,7 +149,6 @@ impl Spool {
         Self {
             path: task_folder.join(SPOOL_FILE),
             file: None,
-            length_bytes: 0,
             gathered: Vec::new(),
             gathered_records: 0,
             last_n: 0,
@@ -149,7 +178,12 @@ impl Spool {
 
     fn gather(&mut self, time: Timestamp, (stream, close): (Stream, Close), mark: Mark, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.gathered.extend_from_slice(&Head { length, stream, close, mark, time }.encode());
+        // What is gathered is written at once; its number is filled in then.
+        let numbered = self.gathered.is_empty();
+        self.gathered.extend_from_slice(&Head { length, stream, close, mark, time, numbered }.encode());
+        if numbered {
+            self.gathered.extend_from_slice(&[0; NUMBER_BYTES]);
+        }
         self.gathered.extend_from_slice(bytes);
         self.gathered_records += 1;
     }
@@ -178,8 +212,10 @@ impl Spool {
         let mut records = std::mem::take(&mut self.gathered);
         let mut count = std::mem::take(&mut self.gathered_records);
         let lost = self.lost;
+        fill_in(&mut records, self.last_n + 1 + u64::from(lost > 0));
         if lost > 0 {
             self.say(now, Mark::Lost, &lost_mark(lost, &self.lost_because));
+            fill_in(&mut self.gathered, self.last_n + 1);
             self.gathered.extend_from_slice(&records);
             std::mem::swap(&mut records, &mut self.gathered);
             self.gathered_records = 0;
@@ -219,25 +255,32 @@ impl Spool {
     }
 
     fn append(&mut self, records: &[u8]) -> io::Result<()> {
+        let create = || OpenOptions::new().append(true).create_new(true).mode(0o600).open(&self.path);
         let file = match &mut self.file {
             Some(file) => file,
-            None => {
-                let mut options = OpenOptions::new();
-                options.append(true).create_new(true).mode(0o600);
-                self.file.insert(options.open(&self.path)?)
-            }
+            None => self.file.insert(create()?),
         };
-        match file.write_all(records) {
-            Ok(()) => {
-                self.length_bytes += records.len() as u64;
-                Ok(())
-            }
-            Err(error) => {
-                // Half a record would shift all that follow.
-                file.set_len(self.length_bytes)?;
-                Err(error)
-            }
+        let mut before = file.metadata()?;
+        // Its program removed it: nobody could read what is written there. Where no other can be made, a worker that has
+        // it open still reads it.
+        if before.nlink() == 0
+            && let Ok(another) = create()
+        {
+            before = another.metadata()?;
+            *file = another;
         }
+        file.write_all(records).or_else(|error| {
+            // Half a record would shift all that follow.
+            file.set_len(before.len())?;
+            Err(error)
+        })
+    }
+}
+
+/// Puts the number into a first record that has room for one.
+fn fill_in(records: &mut [u8], n: u64) {
+    if let Some(place) = records.get_mut(HEAD_BYTES..HEAD_BYTES + NUMBER_BYTES) {
+        place.copy_from_slice(&n.to_le_bytes());
     }
 }
 
@@ -272,10 +315,24 @@ mod tests {
             for close in [Close::Line, Close::Cut, Close::Unended, Close::Redrawn] {
                 for mark in [Mark::None, Mark::Overflowed, Mark::Lost] {
                     let time = Timestamp::from_micros(-7);
-                    let head = Head { length: 65_536, stream, close, mark, time };
-                    assert_eq!(Head::decode(head.encode()), head);
+                    for numbered in [false, true] {
+                        let head = Head { length: 65_536, stream, close, mark, time, numbered };
+                        assert_eq!(Head::read(head.encode()), Some(head));
+                    }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_no_shim_wrote_is_no_head() {
+        let time = Timestamp::from_micros(1_700_000_000_000_000);
+        let (stream, close, mark) = (Stream::Stdout, Close::Line, Mark::None);
+        let bytes = Head { length: 1, stream, close, mark, time, numbered: false }.encode();
+        for (at, value) in [(KIND_AT, 3), (KIND_AT, 3 << MARK_SHIFT), (KIND_AT, 1 << 7), (3, 1)] {
+            let mut damaged = bytes;
+            damaged[at] = value;
+            assert_eq!(Head::read(damaged), None, "{at} {value}");
         }
     }
 }

@@ -2,10 +2,10 @@
 //! beginning of one exactly when heads from there on lead to the end of the file, each with a kind and a time that can
 //! be.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use super::plain_file::open_plain;
 use super::spool::{HEAD_BYTES, Head};
 use super::spool_reader::readable;
 use super::{ProcessError, SPOOL_FILE};
@@ -15,10 +15,6 @@ use crate::contract::log::{LogRecord, Stream};
 const WINDOW_BYTES: u64 = 320 << 10;
 /// Heads looked at, so that text made to look like heads cannot cost much; a real window takes one a byte at most.
 const MOST_STEPS: u32 = 2_000_000;
-/// Kinds are six bits, and the low two of them are one of three streams.
-const KINDS: u8 = 1 << 6;
-/// Years a time may be from, in microseconds: 2001 to 2286. What is not a time hardly ever falls between.
-const TIMES: std::ops::Range<i64> = 1_000_000_000_000_000..10_000_000_000_000_000;
 
 /// The last records of a task's spool, oldest first: of either stream at most `most`. Empty when there is no spool.
 pub fn spool_tail(task_folder: &Path, most: usize) -> Result<Vec<LogRecord>, ProcessError> {
@@ -35,7 +31,7 @@ pub fn spool_tail(task_folder: &Path, most: usize) -> Result<Vec<LogRecord>, Pro
     let mut at = begin;
     while let Some((head, bytes)) = record(&window, at) {
         records.push((head, bytes));
-        at += HEAD_BYTES + bytes.len();
+        at += head.size_bytes() + bytes.len();
     }
     let (mut prints, mut errors) = (0, 0);
     let mut kept: Vec<LogRecord> = Vec::new();
@@ -55,7 +51,7 @@ pub fn spool_tail(task_folder: &Path, most: usize) -> Result<Vec<LogRecord>, Pro
 }
 
 fn window(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+    let mut file = open_plain(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(WINDOW_BYTES)))?;
     let mut window = Vec::with_capacity(length.min(WINDOW_BYTES) as usize);
@@ -69,7 +65,7 @@ fn leads_to_the_end(window: &[u8], begin: usize, steps: &mut u32) -> bool {
     while at < window.len() {
         *steps = steps.saturating_sub(1);
         match record(window, at).filter(|_| *steps > 0) {
-            Some((_, bytes)) => at += HEAD_BYTES + bytes.len(),
+            Some((head, bytes)) => at += head.size_bytes() + bytes.len(),
             None => return false,
         }
     }
@@ -78,15 +74,8 @@ fn leads_to_the_end(window: &[u8], begin: usize, steps: &mut u32) -> bool {
 
 fn record(window: &[u8], at: usize) -> Option<(Head, &[u8])> {
     let head = window.get(at..at + HEAD_BYTES)?;
-    let head: [u8; HEAD_BYTES] = head.try_into().ok()?;
-    if head[4] >= KINDS || head[4] & 3 == 3 {
-        return None;
-    }
-    let head = Head::decode(head);
-    if !TIMES.contains(&head.time.micros()) {
-        return None;
-    }
-    let from = at + HEAD_BYTES;
+    let head = Head::read(head.try_into().ok()?).filter(Head::has_a_time)?;
+    let from = at + head.size_bytes();
     Some((head, window.get(from..from + head.length as usize)?))
 }
 

@@ -13,9 +13,11 @@ use zstd::stream::write::Encoder;
 
 use super::lines::{Close, is_shown_otherwise};
 use super::overflow::ZSTD_LEVEL;
+use super::plain_file::open_plain;
 use super::spool::Mark;
 use super::{OVERFLOW_FILE, ProcessError, SpoolReader};
 use crate::contract::log::Stream;
+use crate::domain::log_budget::counted_lines;
 use crate::domain::task_run::WholeLog;
 
 /// Name of the file in the task's folder that is made here.
@@ -28,14 +30,12 @@ const BROKEN_MARK: &str = "\n[gpulayer: the rest of the text is lost]\n";
 pub fn write_whole_log(task_folder: &Path, whole_log: WholeLog) -> Result<Option<File>, ProcessError> {
     let path = task_folder.join(WHOLE_LOG_FILE);
     let failed = |source| ProcessError::File { operation: "write", path: path.clone(), source };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed)?;
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
     let mut encoder = Encoder::new(file, ZSTD_LEVEL).map_err(failed)?;
     let mut differs = whole_log == WholeLog::Kept;
     let mut spool = SpoolReader::open(task_folder);
@@ -64,10 +64,20 @@ pub fn write_whole_log(task_folder: &Path, whole_log: WholeLog) -> Result<Option
         match step.transpose().map_err(failed)? {
             Some(Step::Same) => {}
             Some(Step::Differs) => differs = true,
-            Some(Step::Overflowed) | None => break,
+            Some(Step::Overflowed) => break,
+            None => {
+                let next_n = spool.next_n();
+                if !spool.skip_damage()? {
+                    break;
+                }
+                let lost = counted_lines(spool.next_n() - next_n);
+                differs = true;
+                writeln!(encoder, "[gpulayer: {lost} lost here: the worker's copy was damaged]")
+                    .map_err(failed)?;
+            }
         }
     }
-    let overflow = match File::open(task_folder.join(OVERFLOW_FILE)) {
+    let overflow = match open_plain(&task_folder.join(OVERFLOW_FILE)) {
         Ok(overflow) => Some(overflow),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(failed(error)),
@@ -85,7 +95,7 @@ pub fn write_whole_log(task_folder: &Path, whole_log: WholeLog) -> Result<Option
         None => Some(encoder.finish().map_err(failed)?).filter(|_| differs),
     };
     // The one that wrote stands at its end.
-    file.map(|_| File::open(&path).map_err(failed)).transpose()
+    file.map(|_| open_plain(&path).map_err(failed)).transpose()
 }
 
 enum Step {

@@ -95,10 +95,22 @@ impl LogStore {
         first_n: u64,
         records: Vec<LogRecord>,
     ) -> oneshot::Receiver<u64> {
+        self.append_behind_gap(job_id, task_id, None, first_n, records)
+    }
+
+    /// The same where the records from `missing_from_n` up to `first_n` are given up, as far as they are not stored.
+    pub fn append_behind_gap(
+        &self,
+        job_id: JobId,
+        task_id: TaskId,
+        missing_from_n: Option<u64>,
+        first_n: u64,
+        records: Vec<LogRecord>,
+    ) -> oneshot::Receiver<u64> {
         let bytes: usize = records.iter().map(|record| record.text.len()).sum();
         self.inner.taken_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        self.order(Order::Append { job_id, task_id, first_n, records, reply });
+        self.order(Order::Append { job_id, task_id, missing_from_n, first_n, records, reply });
         answer
     }
 

@@ -146,7 +146,8 @@ impl WorkerChannel for InProcessChannel {
     }
 
     fn logs(&self, job_id: JobId, task_id: TaskId, request: LogsRequest) -> Calling<'_, LogsAnswer> {
-        let answer = self.logs.append(job_id, task_id, request.first_n, request.records);
+        let LogsRequest { missing_from_n, first_n, records, .. } = request;
+        let answer = self.logs.append_behind_gap(job_id, task_id, missing_from_n, first_n, records);
         Box::pin(async {
             let next_n = answer.await.map_err(|_| unreachable("logs", Stopping))?;
             Ok(LogsAnswer { next_n, orders: Orders::default() })

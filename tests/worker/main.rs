@@ -5,6 +5,7 @@
 mod files;
 #[path = "../support/frozen.rs"]
 mod frozen;
+mod logs;
 mod lost_shims;
 mod restarts;
 mod runs;

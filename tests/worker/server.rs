@@ -40,6 +40,8 @@ pub struct Record {
     pub refuse_starts: bool,
     pub reports: Vec<ReportItem>,
     pub logs: BTreeMap<TaskId, Vec<LogRecord>>,
+    /// Numbers of records that were given up.
+    pub given_up: BTreeMap<TaskId, u64>,
     pub registrations: u32,
     pub resumes: Vec<ResumeRequest>,
     pub beats: Vec<HeartbeatRequest>,
@@ -267,10 +269,16 @@ impl WorkerChannel for Server {
                     record.early.insert(task_id);
                 }
                 let known = record.logs.entry(task_id).or_default();
-                let next_n = known.len() as u64 + 1;
+                let given_up = record.given_up.entry(task_id).or_default();
+                let mut next_n = known.len() as u64 + *given_up + 1;
+                if request.missing_from_n.is_some_and(|from| from <= next_n) && request.first_n > next_n {
+                    *given_up += request.first_n - next_n;
+                    next_n = request.first_n;
+                }
                 assert!(request.first_n <= next_n, "a gap before record {}", request.first_n);
                 known.extend(request.records.into_iter().skip((next_n - request.first_n) as usize));
-                LogsAnswer { next_n: known.len() as u64 + 1, orders: Orders::default() }
+                let next_n = known.len() as u64 + *given_up + 1;
+                LogsAnswer { next_n, orders: Orders::default() }
             }))
         })
     }

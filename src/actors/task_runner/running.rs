@@ -188,10 +188,10 @@ fn noted(record: &ExitRecord) -> impl Iterator<Item = Warning> {
 /// Number of the last whole record in the spool.
 pub(super) fn last_n(folder: &TaskFolder) -> u64 {
     let mut spool = SpoolReader::open(folder.path());
-    if let Err(error) = spool.seek_after(u64::MAX) {
+    spool.last_n().unwrap_or_else(|error| {
         tracing::warn!(error = &error as &dyn std::error::Error, "a spool can be read only in part");
-    }
-    spool.next_n() - 1
+        spool.next_n() - 1
+    })
 }
 
 /// The shim's record in the words of the decision.
@@ -221,6 +221,7 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
         duration: ran.then(|| in_millis(record.duration)),
         peak_memory_bytes: record.peak_memory_bytes,
         last_n: record.last_n,
+        lost_records: record.lost_records,
         whole_log: record.whole_log,
         memory: MemoryFacts {
             limit_bytes: record.memory_limit_bytes,

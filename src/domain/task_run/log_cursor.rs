@@ -15,13 +15,29 @@ pub enum WholeLog {
     Broken,
 }
 
+/// The end of a log, once its program is over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogEnd {
+    /// Number of the last record in the spool; 0 = none.
+    pub last_n: u64,
+    /// Records behind it that found no room, of which the spool says nothing.
+    pub lost_records: u64,
+}
+
+impl LogEnd {
+    /// What was lost gets one record in the log, to say so.
+    fn through_n(self) -> u64 {
+        self.last_n + u64::from(self.lost_records > 0)
+    }
+}
+
 /// What to do next about a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogStep {
     /// Nothing, or an answer is awaited.
     Wait,
     /// Send what the spool holds from here on.
-    Upload { first_n: u64, through_n: u64 },
+    Upload { first_n: u64, through_n: u64, end: Option<LogEnd> },
     /// The program is over and the server has every record.
     Drained,
 }
@@ -32,27 +48,44 @@ pub(super) struct LogCursor {
     next_n: u64,
     available_n: u64,
     uploading: bool,
-    closed: bool,
+    /// What is next could not be read; it is tried again when there is more.
+    stalled: bool,
+    end: Option<LogEnd>,
 }
 
 impl Default for LogCursor {
     fn default() -> Self {
-        Self { next_n: 1, available_n: 0, uploading: false, closed: false }
+        Self { next_n: 1, available_n: 0, uploading: false, stalled: false, end: None }
     }
 }
 
 impl LogCursor {
     /// The spool grew.
     pub(super) fn logged(&mut self, through_n: u64) -> LogStep {
-        self.available_n = self.available_n.max(through_n);
+        if through_n > self.available_n {
+            self.available_n = through_n;
+            self.stalled = false;
+        }
         self.step()
     }
 
-    /// The program is over; `last_n` is its last record (0 = it wrote none).
-    pub(super) fn closed(&mut self, last_n: u64) -> LogStep {
-        self.available_n = self.available_n.max(last_n);
-        self.closed = true;
+    /// The program is over.
+    pub(super) fn closed(&mut self, end: LogEnd) -> LogStep {
+        self.available_n = self.available_n.max(end.through_n());
+        self.end = Some(end);
         self.step()
+    }
+
+    /// What is next cannot be read so far.
+    pub(super) fn stalled(&mut self) -> LogStep {
+        self.uploading = false;
+        self.stalled = true;
+        self.step()
+    }
+
+    /// Number of the last record there is, as far as is known.
+    pub(super) fn last_n(&self) -> u64 {
+        self.available_n
     }
 
     /// The server has everything before `next_n`; after a restart that may be far
@@ -71,12 +104,12 @@ impl LogCursor {
     }
 
     fn step(&mut self) -> LogStep {
-        if self.uploading {
+        if self.uploading || (self.stalled && self.end.is_none()) {
             LogStep::Wait
         } else if self.next_n <= self.available_n {
             self.uploading = true;
-            LogStep::Upload { first_n: self.next_n, through_n: self.available_n }
-        } else if self.closed {
+            LogStep::Upload { first_n: self.next_n, through_n: self.available_n, end: self.end }
+        } else if self.end.is_some() {
             LogStep::Drained
         } else {
             LogStep::Wait

@@ -133,17 +133,21 @@ fn collects_only_after_the_last_record_is_acknowledged() {
     effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched]);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::Logged { through_n: 3 }]),
-        [Effect::UploadLogs { first_n: 1, through_n: 3 }]
+        [Effect::UploadLogs { first_n: 1, through_n: 3, end: None }]
     );
     assert_eq!(effects_of(&mut run, &spec, [Event::Logged { through_n: 9 }]), []);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 4 }]),
-        [Effect::UploadLogs { first_n: 4, through_n: 9 }]
+        [Effect::UploadLogs { first_n: 4, through_n: 9, end: None }]
     );
     assert_eq!(effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 12))]), []);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 10 }]),
-        [Effect::UploadLogs { first_n: 10, through_n: 12 }]
+        [Effect::UploadLogs {
+            first_n: 10,
+            through_n: 12,
+            end: Some(LogEnd { last_n: 12, lost_records: 0 })
+        }]
     );
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 13 }]),
@@ -164,16 +168,30 @@ fn a_refused_log_does_not_hold_up_the_finish() {
 }
 
 #[test]
-fn a_gap_in_the_log_is_a_warning_of_the_finish() {
+fn the_log_goes_on_behind_a_gap_and_the_finish_names_all_that_is_missing() {
     let spec = plain();
     let mut run = TaskRun::new(&spec, &mut Vec::new());
     effects_of(&mut run, &spec, [Event::StartAccepted, Event::Launched, Event::Logged { through_n: 3 }]);
-    effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 5))]);
-    let lost = Event::LogsLost { first_n: 2, last_n: 5, why: "the spool is gone".to_owned() };
-    assert_eq!(effects_of(&mut run, &spec, [lost]), [Effect::Collect { whole_log: WholeLog::InLines }]);
+    let why = || "the spool was cut".to_owned();
+    let lost = Event::LogsLost { first_n: 2, last_n: 5, why: why(), next_n: 9 };
+    assert_eq!(effects_of(&mut run, &spec, [lost]), []);
+    let stalled = [Event::Logged { through_n: 10 }, Event::LogsStalled];
+    assert_eq!(effects_of(&mut run, &spec, stalled), [], "nothing can be read, nothing is asked again");
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Logged { through_n: 12 }]),
+        [Effect::UploadLogs { first_n: 9, through_n: 12, end: None }]
+    );
+    let ended = Event::Ended(ExitFacts { lost_records: 4, ..facts(Exit::Exited { code: 0 }, None, 20) });
+    let end = Some(LogEnd { last_n: 20, lost_records: 4 });
+    assert_eq!(
+        effects_of(&mut run, &spec, [ended, Event::LogsStalled]),
+        [Effect::UploadLogs { first_n: 9, through_n: 21, end }]
+    );
+    let rejected = Event::LogsRejected { first_n: 11, why: "the job is gone".to_owned() };
+    assert_eq!(effects_of(&mut run, &spec, [rejected]), [Effect::Collect { whole_log: WholeLog::InLines }]);
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
-    let [Effect::Report(Report::Finish(finish))] = effects.as_slice() else { panic!("{effects:?}") };
-    assert_eq!(finish.warnings[0].detail, "the log lacks its lines 2 to 5 of this task: the spool is gone");
+    let detail = "the log lacks its lines 2 to 5 and lines 11 to 21 of this task: the spool was cut";
+    assert_eq!(finish_in(&effects).unwrap().warnings[0].detail, detail);
 }
 
 #[test]
@@ -190,7 +208,10 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
     effects.clear();
     let ended = facts(Exit::Exited { code: 3 }, None, 7);
     let mut run = TaskRun::adopt(&spec, Found::Ended(ended), &mut effects);
-    assert_eq!(effects, [Effect::UploadLogs { first_n: 1, through_n: 7 }]);
+    assert_eq!(
+        effects,
+        [Effect::UploadLogs { first_n: 1, through_n: 7, end: Some(LogEnd { last_n: 7, lost_records: 0 }) }]
+    );
     // The server had them all already.
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 8 }]),
@@ -286,6 +307,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (0..20u64).prop_map(|through_n| Event::Logged { through_n }),
         (1..22u64).prop_map(|next_n| Event::LogsAcknowledged { next_n }),
         Just(Event::LogsRefused),
+        Just(Event::LogsStalled),
         (0..20u64).prop_map(|n| Event::Ended(facts(Exit::Exited { code: 0 }, None, n))),
         (0..20u64).prop_map(|last_n| Event::ShimLost { last_n }),
         any::<bool>().prop_map(|now| Event::StopOrdered { cause: StopReason::Cancelled, now }),

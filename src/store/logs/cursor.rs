@@ -49,13 +49,26 @@ pub struct Cursor {
 
 impl Cursor {
     /// Takes the records it has not seen. Answers the number that the next one must have; if that is below `first_n`,
-    /// some are missing in between and nothing was taken.
-    pub fn append(&mut self, task_id: TaskId, first_n: u64, records: &[LogRecord]) -> u64 {
+    /// some are missing in between and nothing was taken, unless all of those are given up (`missing_from_n`).
+    pub fn append(
+        &mut self,
+        task_id: TaskId,
+        missing_from_n: Option<u64>,
+        first_n: u64,
+        records: &[LogRecord],
+    ) -> u64 {
+        let last_n = self.last_n.entry(task_id).or_default();
+        if first_n > *last_n + 1 {
+            let given_up = missing_from_n.is_some_and(|from| from <= *last_n + 1);
+            if !given_up || records.is_empty() {
+                return *last_n + 1;
+            }
+            *last_n = first_n - 1;
+            // A chunk has no gap in its numbers.
+            self.close();
+        }
         let last_n = self.last_n.entry(task_id).or_default();
         let next_n = *last_n + 1;
-        if first_n > next_n {
-            return next_n;
-        }
         let known = usize::try_from(next_n - first_n).unwrap_or(usize::MAX);
         let Some(fresh) = records.get(known..).filter(|fresh| !fresh.is_empty()) else {
             return next_n;
@@ -124,12 +137,27 @@ mod tests {
     #[test]
     fn known_records_are_dropped_and_gaps_are_told() {
         let (mut cursor, task) = (Cursor::default(), TaskId::from_u128(1));
-        assert_eq!(cursor.append(task, 1, &lines(3, 1)), 4);
-        assert_eq!(cursor.append(task, 1, &lines(3, 1)), 4, "a repeat");
-        assert_eq!(cursor.append(task, 3, &lines(3, 1)), 6, "an overlap");
-        assert_eq!(cursor.append(task, 9, &lines(1, 1)), 6, "a gap");
-        assert_eq!(cursor.append(task, 6, &[]), 6, "a question");
+        assert_eq!(cursor.append(task, None, 1, &lines(3, 1)), 4);
+        assert_eq!(cursor.append(task, None, 1, &lines(3, 1)), 4, "a repeat");
+        assert_eq!(cursor.append(task, None, 3, &lines(3, 1)), 6, "an overlap");
+        assert_eq!(cursor.append(task, None, 9, &lines(1, 1)), 6, "a gap");
+        assert_eq!(cursor.append(task, None, 6, &[]), 6, "a question");
         assert_eq!(cursor.last_seq, 5);
+    }
+
+    #[test]
+    fn what_is_given_up_is_passed_over_and_what_is_known_stays() {
+        let (mut cursor, task) = (Cursor::default(), TaskId::from_u128(1));
+        assert_eq!(cursor.append(task, None, 1, &lines(3, 1)), 4);
+        assert_eq!(cursor.append(task, Some(5), 9, &lines(2, 1)), 4, "4 is not given up");
+        assert_eq!(cursor.append(task, Some(4), 9, &[]), 4, "nothing stands for them");
+        assert_eq!(cursor.append(task, Some(2), 9, &lines(2, 1)), 11);
+        assert_eq!(cursor.append(task, Some(2), 9, &lines(2, 1)), 11, "a repeat");
+        assert_eq!(cursor.append(task, Some(2), 5, &lines(2, 1)), 11, "known by now");
+        assert_eq!(cursor.last_seq, 5);
+        for chunk in cursor.take_pending() {
+            assert_eq!(chunk.last_seq - chunk.first_seq, chunk.last_n - chunk.first_n);
+        }
     }
 
     #[test]
@@ -137,7 +165,7 @@ mod tests {
         let (mut cursor, task) = (Cursor::default(), TaskId::from_u128(1));
         let mut rows = std::collections::BTreeSet::new();
         for n in 1..=10_000 {
-            cursor.append(task, n, &lines(1, 20));
+            cursor.append(task, None, n, &lines(1, 20));
             rows.extend(cursor.take_pending().iter().map(|chunk| chunk.first_seq));
         }
         assert!(rows.len() <= 10_000 * 33 / SHORT_BYTES + 1, "{} rows", rows.len());
@@ -146,9 +174,9 @@ mod tests {
     #[test]
     fn chunks_hold_one_task_and_stay_readable_in_size() {
         let (mut cursor, a, b) = (Cursor::default(), TaskId::from_u128(1), TaskId::from_u128(2));
-        cursor.append(a, 1, &lines(1, 10));
-        cursor.append(b, 1, &lines(40, 60_000));
-        cursor.append(a, 2, &lines(1, 10));
+        cursor.append(a, None, 1, &lines(1, 10));
+        cursor.append(b, None, 1, &lines(40, 60_000));
+        cursor.append(a, None, 2, &lines(1, 10));
         let chunks = cursor.take_pending();
         let mut next = 1;
         for chunk in &chunks {

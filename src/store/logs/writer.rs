@@ -41,6 +41,7 @@ pub enum Order {
     Append {
         job_id: JobId,
         task_id: TaskId,
+        missing_from_n: Option<u64>,
         first_n: u64,
         records: Vec<LogRecord>,
         reply: oneshot::Sender<u64>,
@@ -170,7 +171,7 @@ impl LogWriter {
             let mut numbers = Vec::with_capacity(orders.len());
             for order in orders {
                 numbers.push(match order {
-                    Order::Append { job_id, task_id, first_n, records, .. } => {
+                    Order::Append { job_id, task_id, missing_from_n, first_n, records, .. } => {
                         let kept = match cursors.entry(*job_id) {
                             Entry::Occupied(kept) => kept.into_mut(),
                             Entry::Vacant(place) => {
@@ -178,7 +179,7 @@ impl LogWriter {
                             }
                         };
                         kept.round = *round;
-                        kept.cursor.append(*task_id, *first_n, records)
+                        kept.cursor.append(*task_id, *missing_from_n, *first_n, records)
                     }
                     Order::Purge { job_id, .. } => {
                         cursors.remove(job_id);
@@ -351,7 +352,7 @@ mod tests {
         });
         let text = text.take(20_000).collect();
         let records = vec![LogRecord { time: Timestamp::default(), stream: Stream::Stdout, text }];
-        let orders = [Order::Append { job_id, task_id, first_n: 1, records, reply }];
+        let orders = [Order::Append { job_id, task_id, missing_from_n: None, first_n: 1, records, reply }];
         assert!(writer.commit(&orders).is_err());
         assert!(answer.try_recv().is_err());
         shared.queue.lock().orders.extend(orders);
