@@ -33,7 +33,7 @@ use crate::http;
 use crate::process;
 use crate::store::Store;
 use crate::worker::in_process::InProcessChannel;
-use crate::worker::{Farewell, Worker, WorkerHandle, WorkerOptions};
+use crate::worker::{Farewell, KnownWorker, Worker, WorkerHandle, WorkerOptions};
 
 /// Runs a daemon until it is told to stop. Blocks; call it from a thread without a runtime.
 pub fn run(options: DaemonOptions) -> Result<(), DaemonError> {
@@ -155,7 +155,15 @@ fn start_worker(
     worker.secrets = options.settings.secret_source(options.tcp.is_none());
     worker.log_limits = options.settings.log_limits;
     worker.task_pids_max = options.settings.task_pids_max;
+    worker.known = known_worker(house)?;
     Ok(Worker::start(worker, Arc::new(channel))?)
+}
+
+/// The daemon's own worker, as the database remembers it.
+fn known_worker(house: &House) -> Result<Option<KnownWorker>, DaemonError> {
+    let own =
+        house.reads.workers()?.into_iter().rfind(|worker| worker.kind == WorkerKind::Local && !worker.gone);
+    Ok(own.map(|own| KnownWorker { worker_id: own.id, incarnation: own.identity.incarnation }))
 }
 
 /// Counts what the daemon does, for `/metrics`.

@@ -44,7 +44,7 @@ use disk_watch::DiskWatch;
 use gauges::Gauges;
 use heartbeat::Heartbeat;
 use identity::{Beginning, WorkerFolder};
-pub use identity::{FolderError, has_session, holder};
+pub use identity::{FolderError, KnownWorker, has_session, holder};
 
 /// How long an acquire parks; the server's limit is 60 s.
 const ACQUIRE_PARK: Seconds = Seconds::new(45);
@@ -100,6 +100,9 @@ pub struct WorkerOptions {
     pub pythons: Vec<String>,
     /// Where other workers reach it.
     pub advertise_address: Option<String>,
+    /// Who the server in the same process says it was last: with it the worker stays itself when its identity file is
+    /// lost or damaged.
+    pub known: Option<KnownWorker>,
 }
 
 impl WorkerOptions {
@@ -121,6 +124,7 @@ impl WorkerOptions {
             task_user: None,
             pythons: Vec::new(),
             advertise_address: None,
+            known: None,
         }
     }
 }
@@ -195,7 +199,7 @@ impl Worker {
             passage::open(folder.path(), &user.ids)?;
         }
         let boot_id = machine::boot_id().map_err(WorkerError::Machine)?;
-        let beginning = folder.begin_incarnation(&boot_id)?;
+        let beginning = folder.begin_incarnation(&boot_id, options.known)?;
         if beginning.moved {
             folder.leave_tasks_to_the_original()?;
         } else if beginning.other_boot {

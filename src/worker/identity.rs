@@ -76,6 +76,22 @@ pub(super) struct Beginning {
     pub(super) lease_ttl: Option<Duration>,
 }
 
+/// What a server remembers of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownWorker {
+    /// Who it is.
+    pub worker_id: WorkerId,
+    /// Its last start that the server heard of.
+    pub incarnation: u64,
+}
+
+impl From<KnownWorker> for IdentityFile {
+    fn from(known: KnownWorker) -> Self {
+        let KnownWorker { worker_id, incarnation } = known;
+        Self { worker_id: Some(worker_id), incarnation, ..Self::default() }
+    }
+}
+
 /// Why a folder cannot be a worker's.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -108,7 +124,11 @@ pub enum FolderError {
         uid: u32,
     },
     /// The identity is there but cannot be read.
-    #[error("{} cannot be understood; a worker without it would start as a new one", path.display())]
+    #[error(
+        "{} cannot be understood: put back a good copy of it, or, if the tasks of this worker may be given up, \
+         `gpulayer worker revoke` it on the server, remove the file and let the worker register anew",
+        path.display()
+    )]
     Garbled {
         /// The file.
         path: PathBuf,
@@ -146,9 +166,14 @@ impl WorkerFolder {
         &self.path
     }
 
-    /// Counts this start.
-    pub(super) fn begin_incarnation(&self, boot_id: &str) -> Result<Beginning, FolderError> {
-        let mut identity = self.read()?;
+    /// Counts this start. `known`: who the server in the same process says this worker was last, in case the file was lost
+    /// or is no whole one.
+    pub(super) fn begin_incarnation(
+        &self,
+        boot_id: &str,
+        known: Option<KnownWorker>,
+    ) -> Result<Beginning, FolderError> {
+        let mut identity = self.read_or(known)?;
         identity.incarnation += 1;
         let place = Place::of(&self.path, boot_id).map_err(failed("look at", &self.path))?;
         let moved = identity.place.as_ref().is_some_and(|before| place.is_copy_of(before));
@@ -222,6 +247,22 @@ impl WorkerFolder {
         Ok(identity.registration)
     }
 
+    fn read_or(&self, known: Option<KnownWorker>) -> Result<IdentityFile, FolderError> {
+        let lost = || !self.identity_path().exists();
+        match (self.read(), known) {
+            (Ok(identity), Some(known)) if identity.worker_id.is_none() && lost() => Ok(known.into()),
+            (Err(error @ FolderError::Garbled { .. }), Some(known)) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    worker_id = %known.worker_id,
+                    "the daemon's own worker goes on as the one in the daemon's database"
+                );
+                Ok(known.into())
+            }
+            (read, _) => read,
+        }
+    }
+
     fn identity_path(&self) -> PathBuf {
         self.path.join("identity.json")
     }
@@ -292,7 +333,11 @@ mod tests {
     use super::*;
 
     fn begun(folder: &WorkerFolder) -> (u64, Option<Session>) {
-        let beginning = folder.begin_incarnation("boot").unwrap();
+        begun_as(folder, None)
+    }
+
+    fn begun_as(folder: &WorkerFolder, known: Option<KnownWorker>) -> (u64, Option<Session>) {
+        let beginning = folder.begin_incarnation("boot", known).unwrap();
         (beginning.incarnation, beginning.session)
     }
 
@@ -326,14 +371,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let (path, copy) = (home.path().join("worker"), home.path().join("copy"));
         let folder = WorkerFolder::open(&path).unwrap();
-        assert!(!folder.begin_incarnation("boot").unwrap().moved);
-        assert!(!folder.begin_incarnation("boot").unwrap().moved, "a restart");
+        assert!(!folder.begin_incarnation("boot", None).unwrap().moved);
+        assert!(!folder.begin_incarnation("boot", None).unwrap().moved, "a restart");
         fs::create_dir(&copy).unwrap();
         fs::copy(folder.identity_path(), copy.join("identity.json")).unwrap();
         let copied = WorkerFolder::open(&copy).unwrap();
-        assert!(copied.begin_incarnation("boot").unwrap().moved);
-        assert!(copied.begin_incarnation("boot").unwrap().moved, "it does not become one by trying");
-        assert!(!copied.begin_incarnation("another").unwrap().moved, "then the boot tells");
+        assert!(copied.begin_incarnation("boot", None).unwrap().moved);
+        assert!(copied.begin_incarnation("boot", None).unwrap().moved, "it does not become one by trying");
+        assert!(!copied.begin_incarnation("another", None).unwrap().moved, "then the boot tells");
         drop(folder);
         fs::remove_dir_all(&path).unwrap();
         fs::rename(&copy, &path).unwrap();
@@ -342,7 +387,33 @@ mod tests {
         drop(copied);
         let renamed = WorkerFolder::open(&path).unwrap();
         renamed.accepted("boot", Duration::from_secs(7)).unwrap();
-        let beginning = renamed.begin_incarnation("boot").unwrap();
+        let beginning = renamed.begin_incarnation("boot", None).unwrap();
         assert_eq!((beginning.moved, beginning.lease_ttl), (false, Some(Duration::from_secs(7))));
+    }
+
+    #[test]
+    fn a_lost_or_garbled_identity_is_that_of_the_worker_the_server_knows() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = WorkerFolder::open(&home.path().join("worker")).unwrap();
+        let known = KnownWorker { worker_id: WorkerId::from_u128(5), incarnation: 7 };
+        let as_known = Session { worker_id: known.worker_id, token: String::new() };
+        for garbled in [None, Some(""), Some("{\"worker_id\":\"wkr_0"), Some("\0\0\0")] {
+            let _ = fs::remove_file(folder.identity_path());
+            if let Some(text) = garbled {
+                fs::write(folder.identity_path(), text).unwrap();
+                let error = folder.begin_incarnation("boot", None).unwrap_err();
+                assert!(error.to_string().contains("worker revoke"), "{error}");
+            }
+            let begun = begun_as(&folder, Some(known));
+            assert_eq!(begun, (8, Some(as_known.clone())), "{garbled:?}");
+            assert_eq!(
+                begun_as(&folder, Some(known)).0,
+                9,
+                "the file is whole again and counts"
+            );
+        }
+        // One that gave its session up is nobody, whatever the server remembers.
+        folder.remember(None).unwrap();
+        assert_eq!(begun_as(&folder, Some(known)).1, None);
     }
 }

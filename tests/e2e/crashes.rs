@@ -142,3 +142,31 @@ fn glob_one(house: &House, pattern: &str) -> std::path::PathBuf {
     assert_eq!(found.len(), 1, "{pattern}");
     found.pop().unwrap()
 }
+
+#[tokio::test]
+async fn a_daemon_whose_workers_identity_was_lost_or_cut_goes_on_with_its_tasks() {
+    let house = House::new();
+    let mut daemon = house.daemon().await;
+    let go = house.path().join("go");
+    let job = house
+        .submit(&shell(&format!("echo up; until [ -e {} ]; do sleep 0.02; done; echo done", go.display())))
+        .await;
+    house.logged(job.id, "up").await;
+    let identity = house.state().join("worker/identity.json");
+    for damage in [Some(30), Some(0), None] {
+        daemon.kill();
+        match damage {
+            Some(bytes) => {
+                std::fs::File::options().write(true).open(&identity).unwrap().set_len(bytes).unwrap()
+            }
+            None => std::fs::remove_file(&identity).unwrap(),
+        }
+        daemon = house.daemon().await;
+    }
+    std::fs::write(go, "").unwrap();
+    let ended = house.end(job.id).await;
+    assert_eq!(ended.state, JobState::Succeeded, "{ended:?}");
+    assert_eq!(house.log(job.id).await, ["up", "done"]);
+    let workers: serde_json::Value = house.client().get("/v1/workers").await.unwrap();
+    assert_eq!(workers["items"].as_array().unwrap().len(), 1, "{workers}");
+}
