@@ -21,6 +21,7 @@ use crate::contract::job::{Job, Page, Sequence};
 use crate::contract::log::{LogLine, Stream};
 use crate::contract::quantity::Timestamp;
 use crate::contract::worker::Task;
+use crate::domain::task_run::tells_of_lost_lines;
 
 /// Lines of one page.
 const PAGE_LINES: usize = 500;
@@ -157,8 +158,17 @@ fn remark(job: &Job, filter: &Filter, any: bool) -> Option<String> {
             "lines of this log were left out or cut and are not searched; `gpulayer logs --full {id} | grep …` searches all"
         ));
     }
-    let yet = if job.state.ended() { "" } else { " yet" };
-    (!any && filter.takes_all()).then(|| format!("job {id} has printed nothing{yet}"))
+    (!any && filter.takes_all()).then(|| without_lines(job))
+}
+
+/// What is to be said of a job of which there is no line.
+pub(super) fn without_lines(job: &Job) -> String {
+    let lost = job.warnings.iter().find(|warning| tells_of_lost_lines(warning));
+    match lost {
+        Some(lost) => format!("nothing of what job {} printed is here: {}", tail(job.id), lost.detail),
+        None if job.state.ended() => format!("job {} has printed nothing", tail(job.id)),
+        None => format!("job {} has printed nothing yet", tail(job.id)),
+    }
 }
 
 /// Prints lines as `logs` does: plain text like the program's own, or with times, or as JSON.
@@ -303,5 +313,24 @@ mod tests {
         assert_eq!(since("10m", now).unwrap(), Timestamp::from_micros(1_699_999_400_000_000));
         assert_eq!(since("2023-11-14T22:13:20Z", now).unwrap(), now);
         assert!(matches!(since("yesterday", now), Err(CliError::Flag { .. })));
+    }
+
+    #[test]
+    fn lost_lines_are_not_called_silence() {
+        let job = |state: &str, warnings: serde_json::Value| -> Job {
+            serde_json::from_value(serde_json::json!({
+                "id": "job_01jdzk0000e0080000000000g1", "name": null, "project": "default", "labels": {}, "submitted_by": "x",
+                "state": state, "spec": {}, "attempt": 1, "submitted_at": "2026-01-01T00:00:00Z", "outputs": [],
+                "undeclared": [], "warnings": warnings
+            }))
+            .unwrap()
+        };
+        let none = serde_json::json!([]);
+        assert!(without_lines(&job("running", none.clone())).ends_with("has printed nothing yet"));
+        assert!(without_lines(&job("failed", none)).ends_with("has printed nothing"));
+        let lost =
+            serde_json::json!([{"pointer": "", "detail": "the last 2 lines of the log are lost: no room"}]);
+        let said = without_lines(&job("failed", lost));
+        assert!(said.ends_with("is here: the last 2 lines of the log are lost: no room"), "{said}");
     }
 }

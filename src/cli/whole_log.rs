@@ -9,13 +9,13 @@ use super::args::LogsArgs;
 use super::carry::Spool;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
-use super::logs::tasks_of;
+use super::logs::{tasks_of, without_lines};
 use super::screen::{colour_on, say};
 use super::shown::harmless;
 use crate::client::Client;
 use crate::contract::artifact::Digest;
 use crate::contract::ids::{JobId, TaskId};
-use crate::contract::job::Sequence;
+use crate::contract::job::{Job, Sequence};
 use crate::contract::log::{LogLine, Stream};
 
 /// On a terminal, a line longer than this is shown in pieces.
@@ -41,7 +41,7 @@ pub(super) async fn print(
         }
     }
     if !printed && !context.json {
-        say("nothing was printed");
+        say(&without_lines(&client.get::<Job>(&format!("/v1/jobs/{id}")).await?));
     }
     Ok(ExitStatus::SUCCESS)
 }

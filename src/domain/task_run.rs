@@ -19,7 +19,9 @@ use crate::domain::verdict::shim_lost;
 
 pub use crate::domain::verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
 pub use environment::{TaskPlace, command_line, environment};
-pub use limit_notes::{held_back, lines_lost, memory_let_loose, memory_not_held, outlived_a_kill};
+pub use limit_notes::{
+    held_back, lines_lost, memory_let_loose, memory_not_held, outlived_a_kill, tells_of_lost_lines,
+};
 use log_cursor::{LogCursor, LogStep};
 pub use log_cursor::{LogEnd, WholeLog};
 use log_gaps::LogGaps;

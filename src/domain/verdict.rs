@@ -226,7 +226,7 @@ fn failed(facts: &ExitFacts) -> End {
         (Some(_), _) => concluded(&words, status, scene),
         (None, Status { signal: Some(signal), .. }) => signalled(signal, &words, &kernel, scene),
         (None, _) if words.evidence.is_empty() && disks(scene).next().is_some() => {
-            without_room(status, scene)
+            without_room(status, scene, facts.lost_records)
         }
         (None, _) => exited(status.exit_code.unwrap_or(1), &words, facts),
     };
@@ -305,12 +305,16 @@ fn disks(scene: &Scene) -> impl Iterator<Item = &str> {
 }
 
 /// It failed without a word while a disk was full: its words may have found no room either.
-fn without_room(status: Status<'_>, scene: &Scene) -> End {
+fn without_room(status: Status<'_>, scene: &Scene, lost_records: u64) -> End {
     let code = status.exit_code.unwrap_or(1);
     let volumes = disks(scene).collect::<Vec<_>>().join(" and ");
+    let basis = match lost_records {
+        0 => "a full disk, and no last words that say otherwise",
+        _ => "a full disk; the program's last words are lost",
+    };
     End {
         certainty: Some(Certainty::Likely),
-        basis: Some("a full disk, and no last words that say otherwise".to_owned()),
+        basis: Some(basis.to_owned()),
         advice: Some("free space on the worker, or write less".to_owned()),
         ..End::of(EndReason::DiskFull, format!("exited with status {code} while {volumes} had no room left"))
     }

@@ -15,7 +15,7 @@ use super::lines::{Close, is_shown_otherwise};
 use super::overflow::ZSTD_LEVEL;
 use super::plain_file::open_plain;
 use super::spool::Mark;
-use super::{OVERFLOW_FILE, ProcessError, SpoolReader};
+use super::{ExitRecord, OVERFLOW_FILE, ProcessError, SpoolReader};
 use crate::contract::log::Stream;
 use crate::domain::log_budget::counted_lines;
 use crate::domain::task_run::WholeLog;
@@ -92,7 +92,15 @@ pub fn write_whole_log(task_folder: &Path, whole_log: WholeLog) -> Result<Option
             salvage(overflow, &mut encoder).map_err(failed)?;
             Some(encoder.finish().map_err(failed)?)
         }
-        None => Some(encoder.finish().map_err(failed)?).filter(|_| differs),
+        None => {
+            if let Ok(Some(ExitRecord { lost_records: lost @ 1.., .. })) = ExitRecord::read(task_folder) {
+                differs = true;
+                let lost = counted_lines(lost);
+                writeln!(encoder, "[gpulayer: {lost} missing here: they could not be written on the worker]")
+                    .map_err(failed)?;
+            }
+            Some(encoder.finish().map_err(failed)?).filter(|_| differs)
+        }
     };
     // The one that wrote stands at its end.
     file.map(|_| open_plain(&path).map_err(failed)).transpose()

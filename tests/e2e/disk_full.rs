@@ -255,3 +255,30 @@ async fn a_full_log_volume_loses_no_line_and_ends_no_job_before_its_last() {
         assert!(line.starts_with(&format!("{} ", place + 1)), "{line}");
     }
 }
+
+#[actix_rt::test]
+async fn a_program_whose_words_found_no_room_is_not_called_silent() {
+    let house = House::new();
+    let Some(volume) = Volume::tmpfs(&house.path().join("far"), 64) else { return };
+    let _daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
+    let _worker = start(&house, port(&house));
+    until_worker_is(&house, "idle").await;
+    let text = "head -c 200000000 /dev/zero > big; echo rc $?; exit 9";
+    let job = house.end(house.submit(&shell(text)).await.id).await;
+    let end = job.end.clone().unwrap();
+    assert_eq!((end.reason, end.exit_code), (EndReason::DiskFull, Some(9)), "{job:?}");
+    assert!(end.basis.unwrap().contains("last words are lost"), "{job:?}");
+    assert!(
+        house.log(job.id).await.last().unwrap().contains("missing here"),
+        "{:?}",
+        house.log(job.id).await
+    );
+    let id = job.id.to_string();
+    for words in [&["logs", &id][..], &["logs", "--full", &id]] {
+        let said = house.run(words);
+        let said = [said.stdout, said.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        assert!(!said.contains("printed nothing"), "{words:?}: {said}");
+        assert!(said.contains("missing here") || said.contains("are lost"), "{words:?}: {said}");
+    }
+    drop(volume);
+}

@@ -152,3 +152,35 @@ fn a_spool_in_which_nothing_can_be_read_is_a_gap_up_to_the_last_line() {
     assert_eq!(server.run(shell("true")).1.end.reason, EndReason::Completed);
     stop(worker);
 }
+
+#[test]
+fn what_could_not_be_written_is_said_at_the_end_of_the_log_and_in_the_whole_text() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let go = server.folder().join("go");
+    let text = format!("echo up; until [ -e {} ]; do sleep 0.01; done", go.display());
+    let task_id = server.offer(shell(&text));
+    server.until_line(task_id, "up");
+    stop(worker);
+    std::fs::write(go, "").unwrap();
+    until("the program's end", || server.has_ended(task_id));
+    let path = server.task_folder(task_id).join("shim.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (shim, record) = text.split_once('\n').unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(record).unwrap();
+    // As a shim writes it that found no room for its last two lines.
+    record["lost_records"] = 2.into();
+    record["whole_log"] = "kept".into();
+    std::fs::write(&path, format!("{shim}\n{record}\n")).unwrap();
+    let worker = server.start_worker();
+    let finish = server.finish_of(task_id);
+    let mark = "2 lines missing here: they could not be written on the worker";
+    assert_eq!(server.lines_of(task_id), ["up", mark]);
+    assert!(
+        finish.warnings.iter().any(|warning| warning.detail.contains("last 2 lines of the log are lost"))
+    );
+    let (whole, _) = server.artifacts.open_read(finish.log_artifact.unwrap()).unwrap().unwrap();
+    let whole = String::from_utf8(zstd::stream::decode_all(whole).unwrap()).unwrap();
+    assert_eq!(whole, format!("up\n[gpulayer: {mark}]\n"));
+    stop(worker);
+}

@@ -41,7 +41,7 @@ pub(super) async fn upload(
     let first_n = wanted.first_n;
     if let Some(LogEnd { lost_records: 1.., .. }) = wanted.end.filter(|end| first_n > end.last_n) {
         let lost = wanted.end.map_or(0, |end| end.lost_records);
-        let text = format!("{} missing here: they found no room on the worker's disk", counted_lines(lost));
+        let text = format!("{} missing here: they could not be written on the worker", counted_lines(lost));
         let event = send(around, assignment, None, SpoolBatch { first_n, records: vec![mark(text)] }).await;
         return (spool, event);
     }

@@ -51,6 +51,11 @@ pub fn lines_lost(records: u64, because: &str) -> Option<Warning> {
     Some(Warning { pointer: String::new(), detail: format!("{lost}: {because}") })
 }
 
+/// Whether a warning of a job says that lines of its log are missing.
+pub fn tells_of_lost_lines(warning: &Warning) -> bool {
+    [" of the log are lost", " of the log is lost", "the log lacks "].iter().any(|words| warning.detail.contains(words))
+}
+
 /// The task wanted more CPU than it asked for, often enough to be slower for it.
 pub fn held_back(cpu_millis: u32, periods: u64, throttled_periods: u64, ran: Seconds) -> Option<Warning> {
     let percent = (throttled_periods * 100).checked_div(periods)?;
@@ -88,6 +93,8 @@ mod tests {
         assert_eq!(lost(7, "the disk was full"), "the last 7 lines of the log are lost: the disk was full");
         assert_eq!(lost(1, "it was gone"), "the last line of the log is lost: it was gone");
         assert!(lost(2, "").ends_with("the worker could not write them"));
+        assert!([1, 7].iter().all(|lost| tells_of_lost_lines(&lines_lost(*lost, "").unwrap())));
+        assert!(!tells_of_lost_lines(&memory_let_loose()));
     }
 
     #[test]
