@@ -92,6 +92,8 @@ pub enum Event {
     ShimLost {
         /// Number of the last record in the spool; 0 = none.
         last_n: u64,
+        /// Whether it had begun to stop the program for its timeout.
+        timed_out: bool,
     },
     /// Somebody wants the task to stop.
     StopOrdered {
@@ -179,6 +181,8 @@ pub enum Found {
     Lost {
         /// Number of the last record in the spool; 0 = none.
         last_n: u64,
+        /// Whether it had begun to stop the program for its timeout.
+        timed_out: bool,
     },
 }
 
@@ -199,7 +203,7 @@ enum Stage {
 #[derive(Debug, Clone, PartialEq)]
 enum Outcome {
     Exited(ExitFacts),
-    Lost,
+    Lost { timed_out: bool },
 }
 
 impl Outcome {
@@ -207,14 +211,14 @@ impl Outcome {
     fn executed(&self) -> bool {
         match self {
             Outcome::Exited(facts) => matches!(facts.exit, Exit::Exited { .. } | Exit::Signalled { .. }),
-            Outcome::Lost => false,
+            Outcome::Lost { .. } => false,
         }
     }
 
     fn whole_log(&self) -> WholeLog {
         match self {
             Outcome::Exited(facts) => facts.whole_log,
-            Outcome::Lost => WholeLog::Broken,
+            Outcome::Lost { .. } => WholeLog::Broken,
         }
     }
 }
@@ -259,9 +263,9 @@ impl TaskRun {
                 run.on(Event::Ended(facts), spec, effects);
                 run
             }
-            Found::Lost { last_n } => {
+            Found::Lost { last_n, timed_out } => {
                 let mut run = Self::at(spec, Stage::Executing);
-                run.on(Event::ShimLost { last_n }, spec, effects);
+                run.on(Event::ShimLost { last_n, timed_out }, spec, effects);
                 run
             }
         }
@@ -329,8 +333,10 @@ impl TaskRun {
                 let end = LogEnd { last_n: facts.last_n, lost_records: facts.lost_records };
                 self.execution_over(Outcome::Exited(facts), end, effects);
             }
-            Event::ShimLost { last_n } => {
-                self.execution_over(Outcome::Lost, LogEnd { last_n, lost_records: 0 }, effects);
+            Event::ShimLost { last_n, timed_out } => {
+                // A program can write the word as well; without a timeout it means nothing.
+                let timed_out = timed_out && spec.timeout_s.is_some();
+                self.execution_over(Outcome::Lost { timed_out }, LogEnd { last_n, lost_records: 0 }, effects);
             }
             Event::StopOrdered { cause, now } => self.stop_ordered(cause, now, effects),
             Event::Abandoned => self.abandon(effects),
@@ -507,7 +513,7 @@ impl TaskRun {
         };
         let (end, after_stop) = match outcome {
             Outcome::Exited(facts) => (verdict(facts, spec, &collection.uncollected), facts.stop.is_some()),
-            Outcome::Lost => (shim_lost(), false),
+            Outcome::Lost { timed_out } => (shim_lost(*timed_out, spec), *timed_out),
         };
         self.stage = Stage::Finishing { keep: collection.set_aside || !collection.undeclared.is_empty() };
         let mut warnings = std::mem::take(&mut self.notes);

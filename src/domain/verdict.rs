@@ -462,10 +462,17 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// The end of a task whose shim vanished without writing down how it ended.
-pub fn shim_lost() -> End {
+/// The end of a task whose shim vanished without writing down how it ended. One that it was stopping for its timeout has
+/// timed out all the same.
+pub fn shim_lost(timed_out: bool, spec: &JobSpec) -> End {
     let detail = "the task's shim ended without a word (was it killed?); what could be found of the task was killed then";
-    End::of(EndReason::Internal, detail.to_owned())
+    match spec.timeout_s.filter(|_| timed_out) {
+        Some(timeout_s) => End::of(
+            EndReason::TimedOut,
+            format!("{}; while it was stopped, {detail}", timeout_sentence(timeout_s)),
+        ),
+        None => End::of(EndReason::Internal, detail.to_owned()),
+    }
 }
 
 fn completed(uncollected: &[UncollectedOutput]) -> End {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use gpulayer::contract::end::EndReason;
 use gpulayer::contract::ids::TaskId;
 use gpulayer::contract::protocol::Report;
+use gpulayer::contract::quantity::Seconds;
+use gpulayer::contract::spec::JobSpec;
 
 use crate::frozen::Frozen;
 use crate::server::{Server, is_alive, shell, stop, until};
@@ -107,5 +109,48 @@ fn what_does_not_die_keeps_its_task_and_holds_up_no_start() {
     frozen.thaw();
     assert_eq!(server.finish_of(task_id).end.reason, EndReason::Internal);
     assert!(!is_alive(&pid));
+    stop(worker);
+}
+
+#[test]
+fn a_shim_killed_in_the_grace_of_a_timeout_leaves_a_timeout() {
+    for away in [false, true] {
+        let server = Server::new();
+        let worker = server.start_worker();
+        let spec = JobSpec {
+            timeout_s: Some(Seconds::from_millis(300)),
+            grace_s: Seconds::new(1000),
+            ..shell("trap 'echo deaf' TERM; echo $$; echo $PPID; while :; do sleep 0.05; done")
+        };
+        let task_id = server.offer(spec);
+        server.until_line(task_id, "deaf");
+        let lines = server.lines_of(task_id);
+        if away {
+            stop(worker);
+            kill(&lines[1]);
+            let worker = server.start_worker();
+            assert_eq!(server.finish_of(task_id).end.reason, EndReason::TimedOut);
+            stop(worker);
+        } else {
+            kill(&lines[1]);
+            assert_eq!(server.finish_of(task_id).end.reason, EndReason::TimedOut);
+            stop(worker);
+        }
+        assert!(!is_alive(&lines[0]));
+    }
+}
+
+#[test]
+fn a_folder_that_is_not_called_like_a_task_is_gone_after_the_next_start() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    let (task_id, _) =
+        server.run(shell("cd ../..; mv $GPULAYER_TASK_ID $GPULAYER_TASK_ID.x; mkfifo pipe; ln -s / all"));
+    let tasks = server.worker_folder().join("tasks");
+    assert!(tasks.join(format!("{task_id}.x")).exists());
+    stop(worker);
+    let worker = server.start_worker();
+    assert_eq!(server.run(shell("true")).1.end.reason, EndReason::Completed);
+    until("the strays to go", || std::fs::read_dir(&tasks).unwrap().count() == 0);
     stop(worker);
 }

@@ -39,10 +39,11 @@ pub(super) async fn recover(
 ) -> Result<Vec<Recovered>, RecoverError> {
     let unusable = |source| RecoverError::Folder { path: tasks_folder.to_owned(), source };
     let mut living = adopt(shims).await.map_err(RecoverError::Shims)?;
-    let mut recovered = Vec::new();
+    let (mut recovered, mut strays) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(tasks_folder).map_err(unusable)? {
         let path = entry.map_err(unusable)?.path();
         let Some(task_id) = path.file_name().and_then(|name| name.to_str()?.parse::<TaskId>().ok()) else {
+            strays.push(path);
             continue;
         };
         let (folder, file) = TaskFolder::found(path);
@@ -69,6 +70,13 @@ pub(super) async fn recover(
         kill(task_id, process).await;
     }
     sweep_orphans(shims).await;
+    // Only now: what they belong to was found by its processes, not by its folder.
+    for stray in strays {
+        tracing::warn!(path = %stray.display(), "what is not called like a task is removed");
+        if let Err(error) = trash.throw(&stray) {
+            tell(&error);
+        }
+    }
     Ok(recovered)
 }
 
@@ -117,7 +125,8 @@ async fn look(shims: &ShimPool, task_id: TaskId, folder: &TaskFolder) -> Found {
     }
     match lost_for_now(shims, task_id, folder, START_PATIENCE).await {
         Ok(Event::Ended(facts)) => Found::Ended(facts),
-        Ok(_) => Found::Lost { last_n: last_n(folder) },
+        Ok(Event::ShimLost { last_n, timed_out }) => Found::Lost { last_n, timed_out },
+        Ok(_) => Found::Lost { last_n: last_n(folder), timed_out: false },
         Err(_) => Found::Running,
     }
 }

@@ -30,7 +30,7 @@ use crate::artifacts::{
     FolderId, RelativePath, Snapshot, empty_folder, open_beneath, open_folder, open_folder_beneath,
     remove_in, remove_tree,
 };
-use crate::contract::protocol::Assignment;
+use crate::contract::protocol::{Assignment, StopReason};
 use crate::contract::spec::{JobSpec, Workload};
 use crate::process::{self, RunAs};
 
@@ -201,6 +201,12 @@ impl TaskFolder {
     /// Whether any shim ever took the task.
     pub(super) fn was_launched(&self) -> bool {
         self.path.join(process::SHIM_FILE).exists()
+    }
+
+    /// Whether a shim has begun to stop the task for its timeout.
+    pub(super) fn was_timed_out(&self) -> bool {
+        self.read(process::STOP_FILE)
+            .is_ok_and(|word| word.trim_ascii() == StopReason::TimedOut.word().as_bytes())
     }
 
     /// Writes down what staging brought.

@@ -56,7 +56,7 @@ pub(super) async fn lost_for_now(
     match tokio::task::spawn_blocking(move || shims.sweep(task_id, &path, patience)).await {
         Ok(Ok(killed)) => {
             tracing::warn!(%task_id, killed, "a shim was lost; what it left was killed");
-            Ok(Event::ShimLost { last_n: last_n(folder) })
+            Ok(Event::ShimLost { last_n: last_n(folder), timed_out: folder.was_timed_out() })
         }
         Ok(Err(error)) => {
             tracing::error!(%task_id, error = &error as &dyn std::error::Error, "what a lost shim left is still there");

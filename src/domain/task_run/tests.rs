@@ -219,7 +219,7 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
     );
 
     effects.clear();
-    let mut run = TaskRun::adopt(&spec, Found::Lost { last_n: 0 }, &mut effects);
+    let mut run = TaskRun::adopt(&spec, Found::Lost { last_n: 0, timed_out: false }, &mut effects);
     assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::Broken }]);
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Internal);
@@ -236,6 +236,21 @@ fn what_a_user_should_know_of_a_run_survives_the_worker() {
     for run in [&mut adopted, &mut watched] {
         let effects = effects_of(run, &spec, [Event::Collected(Collection::default())]);
         assert_eq!(finish_in(&effects).unwrap().warnings, [warning.clone()]);
+    }
+}
+
+#[test]
+fn a_shim_lost_while_it_stopped_a_task_for_its_timeout_leaves_a_timeout() {
+    let limited = JobSpec { timeout_s: Some(Seconds::new(3)), ..plain() };
+    for (spec, timed_out, reason) in [
+        (&limited, true, EndReason::TimedOut),
+        (&limited, false, EndReason::Internal),
+        (&plain(), true, EndReason::Internal),
+    ] {
+        let mut run = TaskRun::adopt(spec, Found::Lost { last_n: 0, timed_out }, &mut Vec::new());
+        let effects = effects_of(&mut run, spec, [Event::Collected(Collection::default())]);
+        let finish = finish_in(&effects).unwrap();
+        assert_eq!((finish.end.reason, finish.after_stop), (reason, reason == EndReason::TimedOut));
     }
 }
 
@@ -309,7 +324,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::LogsRefused),
         Just(Event::LogsStalled),
         (0..20u64).prop_map(|n| Event::Ended(facts(Exit::Exited { code: 0 }, None, n))),
-        (0..20u64).prop_map(|last_n| Event::ShimLost { last_n }),
+        (0..20u64).prop_map(|last_n| Event::ShimLost { last_n, timed_out: false }),
         any::<bool>().prop_map(|now| Event::StopOrdered { cause: StopReason::Cancelled, now }),
         Just(Event::Abandoned),
         Just(Event::Collected(Collection::default())),
@@ -397,7 +412,7 @@ impl Promises {
                 self.ended = true;
                 self.last_n = self.last_n.max(facts.last_n);
             }
-            Event::ShimLost { last_n } if self.launches > 0 && !self.ended => {
+            Event::ShimLost { last_n, .. } if self.launches > 0 && !self.ended => {
                 self.ended = true;
                 self.last_n = self.last_n.max(*last_n);
             }
