@@ -418,8 +418,7 @@ pub struct LogsRequest {
     pub epoch: Epoch,
     /// Number of the first record; records of a task count from 1.
     pub first_n: u64,
-    /// The worker cannot bring the records from this number up to `first_n`: if they are not known, they are given up. The
-    /// first record says so to whoever reads the log. Absent: nothing is missing.
+    /// Records from this number up to `first_n` are given up if they are not known; the first record says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_from_n: Option<u64>,
     /// The records; those already known are dropped.

@@ -174,6 +174,7 @@ fn a_workspace_that_was_swapped_while_the_worker_was_away_is_not_collected_from(
         if swap.contains("GPULAYER_TASK_ID") {
             // A folder that is a link at the start of a worker is no task of its: only what runs on is looked at here.
             let worker = server.start_worker();
+            server.until("the task to be adopted", |record| record.resumes.first().map(|_| ()));
             std::fs::write(&go, "").unwrap();
             nothing_came(&server.finish_of(task_id));
             stop(worker);

@@ -83,9 +83,9 @@ impl LogCursor {
         self.step()
     }
 
-    /// Number of the last record there is, as far as is known.
+    /// Number of the last record of the program, as far as is known.
     pub(super) fn last_n(&self) -> u64 {
-        self.available_n
+        self.end.map_or(self.available_n, |end| end.last_n)
     }
 
     /// The server has everything before `next_n`; after a restart that may be far

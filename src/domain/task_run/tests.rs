@@ -190,7 +190,7 @@ fn the_log_goes_on_behind_a_gap_and_the_finish_names_all_that_is_missing() {
     let rejected = Event::LogsRejected { first_n: 11, why: "the job is gone".to_owned() };
     assert_eq!(effects_of(&mut run, &spec, [rejected]), [Effect::Collect { whole_log: WholeLog::InLines }]);
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
-    let detail = "the log lacks its lines 2 to 5 and lines 11 to 21 of this task: the spool was cut";
+    let detail = "the log lacks its lines 2 to 5 and lines 11 to 20 of this task: the spool was cut";
     assert_eq!(finish_in(&effects).unwrap().warnings[0].detail, detail);
 }
 
