@@ -406,11 +406,7 @@ mod tests {
             }
             let begun = begun_as(&folder, Some(known));
             assert_eq!(begun, (8, Some(as_known.clone())), "{garbled:?}");
-            assert_eq!(
-                begun_as(&folder, Some(known)).0,
-                9,
-                "the file is whole again and counts"
-            );
+            assert_eq!(begun_as(&folder, Some(known)).0, 9, "the file is whole again and counts");
         }
         // One that gave its session up is nobody, whatever the server remembers.
         folder.remember(None).unwrap();

@@ -53,7 +53,9 @@ pub fn lines_lost(records: u64, because: &str) -> Option<Warning> {
 
 /// Whether a warning of a job says that lines of its log are missing.
 pub fn tells_of_lost_lines(warning: &Warning) -> bool {
-    [" of the log are lost", " of the log is lost", "the log lacks "].iter().any(|words| warning.detail.contains(words))
+    [" of the log are lost", " of the log is lost", "the log lacks "]
+        .iter()
+        .any(|words| warning.detail.contains(words))
 }
 
 /// The task wanted more CPU than it asked for, often enough to be slower for it.
