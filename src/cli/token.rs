@@ -20,7 +20,7 @@ use crate::client::{Client, Endpoint};
 use crate::clock;
 use crate::contract::job::Page;
 use crate::contract::quantity::Timestamp;
-use crate::contract::server::WhoAmI;
+use crate::contract::server::{ServerStatus, WhoAmI};
 use crate::contract::token::{CreateToken, CreatedToken, Role, Token, TokenKind};
 
 /// `gpulayer token …`.
@@ -91,14 +91,17 @@ async fn create(context: &Context, client: &Client, args: &TokenCreateArgs) -> R
         say("this is the only time it is shown");
     }
     if token.kind != TokenKind::Client {
-        let line = join_line(client, args.to.as_deref()).await?;
+        let line = line(client, "join", args).await?;
         if args.to.is_some() {
             print(&line)?;
         } else {
-            say(&format!("with it in a file named join-token, on the worker's machine:\n  {line}"));
+            say(&format!("on the worker's machine, with the token in that file:\n  {line}"));
         }
-    } else if args.to.is_none() {
-        say("use it as GPULAYER_TOKEN, or after `Authorization: Bearer`");
+    } else {
+        say(&format!(
+            "on another machine, with the token in that file:\n  {}",
+            line(client, "connect", args).await?
+        ));
     }
     Ok(())
 }
@@ -108,20 +111,20 @@ fn new_file(path: &Path) -> Result<std::fs::File, CliError> {
     made.map_err(|source| CliError::File { operation: "make", path: path.to_owned(), source })
 }
 
-/// What to type on a worker's machine.
-async fn join_line(client: &Client, token_file: Option<&Path>) -> Result<String, CliError> {
-    // Read as it comes: an older server says less.
-    let status: Value = client.get("/v1/server").await?;
-    let listening = &status["listening"];
-    let url = match (listening["url"].as_str(), client.endpoint()) {
-        (Some(url), _) => url.to_owned(),
+/// What to type on the machine that is to use the token.
+async fn line(client: &Client, verb: &str, args: &TokenCreateArgs) -> Result<String, CliError> {
+    let status: ServerStatus = client.get("/v1/server").await?;
+    let listening = status.listening;
+    let url = match (&listening, client.endpoint()) {
+        (Some(listening), _) => listening.url.clone(),
         (None, Endpoint::Unix(_)) => "https://SERVER:8470".to_owned(),
         (None, endpoint) => endpoint.to_string(),
     };
-    let name =
-        token_file.and_then(Path::file_name).map_or("join-token".into(), |name| name.to_string_lossy());
-    let pin = listening["pin"].as_str().map(|pin| format!(" --pin {pin}")).unwrap_or_default();
-    Ok(format!("gpulayer join {} --token-file {}{pin}", quoted(&url), quoted(&name)))
+    let file = args.to.as_deref().and_then(Path::file_name);
+    let file = file.map_or("token".into(), |name| name.to_string_lossy());
+    let pin = listening.and_then(|listening| listening.pin).map(|pin| format!(" --pin {pin}"));
+    let pin = pin.unwrap_or_default();
+    Ok(format!("gpulayer {verb} {} --token-file {}{pin}", quoted(&url), quoted(&file)))
 }
 
 /// What it may do, in a line.

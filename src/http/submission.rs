@@ -104,6 +104,16 @@ impl<'a> Bounds<'a> {
     }
 }
 
+/// A spec that names no project is of the only one that its client may submit into, if there is but one.
+pub fn with_project(mut spec: Value, client: &Client) -> Value {
+    if let (Some([only]), Some(fields)) = (client.grant.projects.names(), spec.as_object_mut())
+        && fields.get("project").is_none_or(Value::is_null)
+    {
+        fields.insert("project".to_owned(), Value::from(only.as_str()));
+    }
+    spec
+}
+
 fn project_in(value: &Value) -> &str {
     value.get("project").and_then(Value::as_str).unwrap_or("default")
 }

@@ -90,9 +90,9 @@ async fn tokens_are_made_used_and_revoked_from_the_command_line() {
     };
     let (me, _) = as_alice(&["whoami"]);
     assert!(me.contains("alice (submitter, by token)") && me.contains("projects: ml"), "{me}");
-    let (id, complaint) = as_alice(&["submit", "--source", "none", "--project", "ml", "--", "/bin/true"]);
+    let (id, complaint) = as_alice(&["submit", "--source", "none", "--", "/bin/true"]);
     assert!(id.starts_with("job_"), "{complaint}");
-    let (_, complaint) = as_alice(&["submit", "--source", "none", "--", "/bin/true"]);
+    let (_, complaint) = as_alice(&["submit", "--source", "none", "--project", "nlp", "--", "/bin/true"]);
     assert!(complaint.contains("it may submit into `ml`"), "{complaint}");
 
     let file = house.path().join("join-here");

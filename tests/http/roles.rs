@@ -183,7 +183,10 @@ fn submissions_go_into_own_projects_and_under_the_cap() {
     let foreign = send(&spec("theirs")).ok(404);
     assert_eq!((foreign.code().as_str(), foreign.pointers()), ("not_found", vec!["/project".to_owned()]));
     assert!(foreign.json()["detail"].as_str().unwrap().contains("may submit into `mine`"));
-    assert_eq!(send(&true_spec()).ok(404).pointers(), ["/project"], "`default` is a project like others");
+    let mut default = true_spec();
+    default["project"] = json!("default");
+    assert_eq!(send(&default).ok(404).pointers(), ["/project"], "`default` is a project like others");
+    assert_eq!(send(&true_spec()).ok(201).json()["project"], "mine", "there is but one it can mean");
     let mut high = spec("mine");
     high["priority"] = json!(11);
     let refused = send(&high).ok(422);
@@ -199,7 +202,7 @@ fn submissions_go_into_own_projects_and_under_the_cap() {
     let batch = json!({ "jobs": [spec("mine"), spec("theirs")] });
     let refused = stand.tcp("POST", "/v1/jobs/batch").token(SUBMITTER).json(&batch).send().ok(404);
     assert_eq!(refused.pointers(), ["/jobs/1/project"]);
-    assert_eq!(listed(&stand, SUBMITTER, "").len(), 1, "all or none");
+    assert_eq!(listed(&stand, SUBMITTER, "").len(), 2, "all or none");
 }
 
 fn path_of(bytes: &[u8]) -> String {

@@ -21,7 +21,7 @@ use crate::http::idempotency::{FirstAnswer, Key, REPLAYED_HEADER};
 use crate::http::query::Query;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
-use crate::http::submission::{Unreadable, as_submitted, read_job, resubmitted, rewound};
+use crate::http::submission::{Unreadable, as_submitted, read_job, resubmitted, rewound, with_project};
 
 /// Jobs of a batch at most.
 pub const BATCH_JOBS: usize = 10_000;
@@ -40,7 +40,7 @@ pub async fn one(
     let options = options(&request, &client);
     let again = |id, at| {
         let (value, _) = body::read_value(&bytes).ok()?;
-        resubmitted(&value, options, client.user(), id, at)
+        resubmitted(&with_project(value, &client), options, client.user(), id, at)
     };
     let job = match Query::none(&request).and_then(|()| read_one(&bytes, options, &client, &state)) {
         Ok(mut job) => {
@@ -64,7 +64,7 @@ fn read_one(
     state: &EdgeState,
 ) -> Result<NewJob, Refusal> {
     let (value, mut faults) = body::read_value(bytes)?;
-    match read_job(&value, "", options, client, &state.ports) {
+    match read_job(&with_project(value, client), "", options, client, &state.ports) {
         Ok(job) if faults.is_empty() => Ok(job),
         Ok(_) => Err(Refusal::spec(faults)),
         Err(Unreadable::Faults(found)) => {
@@ -181,9 +181,10 @@ fn read_batch(
     let entries = entries(value)?;
     let mut jobs = Vec::with_capacity(entries.len());
     let mut warnings = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
+    for (index, entry) in entries.into_iter().enumerate() {
+        let entry = with_project(entry, client);
         let prefix = format!("/jobs/{index}");
-        match read_job(entry, &prefix, options, client, &state.ports) {
+        match read_job(&entry, &prefix, options, client, &state.ports) {
             Ok(job) => {
                 warnings.extend(job.record.warnings.iter().cloned());
                 jobs.push(job);
