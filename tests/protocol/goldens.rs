@@ -12,6 +12,7 @@ use gpulayer::contract::problem::Problem;
 use gpulayer::contract::protocol::*;
 use gpulayer::contract::server::{ServerStatus, StopRequest, WhoAmI};
 use gpulayer::contract::spec::JobSpec;
+use gpulayer::contract::token::{CreateToken, CreatedToken, Token};
 use gpulayer::contract::worker::{DrainRequest, EvictRequest, Task, Worker};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -85,6 +86,9 @@ const GOLDENS: &[Golden] = goldens! {
     "BatchAnswer" BatchAnswer,
     "ServerStatus" ServerStatus,
     "WhoAmI" WhoAmI,
+    "CreateToken" CreateToken,
+    "CreatedToken" CreatedToken,
+    "TokenPage" Page<Token>,
     "CancelRequest" CancelRequest,
     "DrainRequest" DrainRequest,
     "EvictRequest" EvictRequest,
