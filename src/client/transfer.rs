@@ -96,7 +96,8 @@ impl Client {
             // before it can be heard.
             let too_large = matches!(failed, ClientError::Unexpected { status: 413, .. });
             let hung_up = matches!(failed, ClientError::Cut { .. }) && failures_in_place > 1;
-            if (too_large || hung_up) && !self.smaller_parts(length) && too_large {
+            let smaller = (too_large || hung_up) && self.smaller_parts(length);
+            if too_large && !smaller {
                 return Err(failed);
             }
             let gap = failed.problem().is_some_and(|problem| problem.code == ErrorCode::UploadGap);

@@ -22,7 +22,7 @@ use crate::contract::telemetry::ClockOffset;
 use crate::domain::clock_note;
 
 /// Heartbeats on their way at once, at most.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 16;
 
 /// What the thread works with.
 pub(super) struct Heartbeat {

@@ -149,6 +149,10 @@ async fn longer_than_a_lease(span: Duration) {
     for job in again {
         assert_eq!(job.attempt, 2, "{job:?}");
         assert_eq!(scene.witness.begins(job.id), 2, "{job:?}");
+        let told = async || {
+            scene.stand.events(job.id).await.iter().any(|event| event == "stale_finish").then_some(())
+        };
+        scene.stand.eventually("the lost run's own end, as an event", told).await;
     }
 }
 
