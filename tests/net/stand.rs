@@ -109,7 +109,13 @@ impl Stand {
         let joined = || self.said(machine).lines().filter(|line| line.starts_with("joined ")).count();
         let before = joined();
         let program = self.start_worker(machine, &self.url(), &machine.folder().join("w"));
-        self.eventually("the worker to join", async || (joined() > before).then_some(())).await;
+        // It says so as soon as it hears it; a moment later it is written down, and outlives a kill.
+        let written = || {
+            let identity =
+                std::fs::read_to_string(machine.folder().join("w/identity.json")).unwrap_or_default();
+            identity.contains("\"worker_id\"")
+        };
+        self.eventually("the worker to join", async || (joined() > before && written()).then_some(())).await;
         self.present(machine.name()).await;
         program
     }

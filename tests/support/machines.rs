@@ -301,8 +301,9 @@ impl Program {
 
     /// Waits for its own end.
     pub fn wait(mut self) -> std::process::ExitStatus {
+        let ended = until("a program's own end", || self.child.try_wait().unwrap());
         self.pid = None;
-        self.child.wait().unwrap()
+        ended
     }
 
     pub fn is_up(&mut self) -> bool {
@@ -350,7 +351,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        assert!(began.elapsed() < Duration::from_secs(40), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
