@@ -68,8 +68,8 @@ fn no_call_about_a_job_is_missing_here() {
 
 #[test]
 fn every_call_about_a_job_answers_to_whose_it_is() {
+    let stand = Stand::start();
     for (method, path, may, sees) in ABOUT_JOBS {
-        let stand = Stand::start();
         let jobs = Jobs::ended(&stand);
         let status = |token: &str, id: JobId| {
             stand.tcp(method, &format!("/v1/jobs/{id}{path}")).token(token).send().status
