@@ -38,6 +38,10 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RegisterRequest {
     /// What people call it.
+    #[schema(
+        max_length = 63,
+        pattern = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
+    )]
     pub name: String,
     /// Who it is.
     #[serde(flatten)]

@@ -39,10 +39,11 @@ fn text(pattern: &str, meaning: &str) -> Schema {
         .into()
 }
 
-fn number(meaning: &str) -> Schema {
+fn number(most: usize, meaning: &str) -> Schema {
     ObjectBuilder::new()
         .schema_type(SchemaType::new(Type::Number))
         .minimum(Some(0))
+        .maximum(Some(most))
         .description(Some(meaning))
         .into()
 }
@@ -66,12 +67,12 @@ described! {
         .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(utoipa::openapi::KnownFormat::DateTime)))
         .description(Some("A moment in UTC, RFC 3339"))
         .build(),
-    Seconds => number("A span in seconds, in whole milliseconds"),
+    Seconds => number((Seconds::MAX.millis() / 1000) as usize, "A span in seconds, in whole milliseconds"),
     ClockOffset => ObjectBuilder::new()
         .schema_type(SchemaType::new(Type::Number))
         .description(Some("A difference in seconds, in whole milliseconds"))
         .build(),
-    Cpus => number("CPU cores, with up to 3 decimals"),
+    Cpus => number(4_000_000, "CPU cores, with up to 3 decimals"),
     GpuCount => count_or("all", "So many GPUs, or all of one worker"),
     ProcessesPerNode => count_or("gpu", "So many processes, or one per GPU"),
 }

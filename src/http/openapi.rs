@@ -19,9 +19,11 @@ use utoipa::{PartialSchema, ToSchema};
 use super::body::PREFER_HEADER;
 use super::caller::Access;
 use super::idempotency::KEY_HEADER;
+use super::refusal::PROTOCOLS;
 use super::routes::{ROUTES, RouteEntry};
 use crate::contract::job::JobState;
 use crate::contract::problem::Problem;
+use crate::contract::protocol::PROTOCOL_HEADER;
 
 /// A schema with the name it goes by, and those it refers to.
 pub struct Described {
@@ -74,8 +76,25 @@ pub struct Call {
 
 /// The document as JSON, ending with a line break.
 pub fn printed() -> String {
-    let text = document().to_pretty_json().unwrap_or_default();
-    text + "\n"
+    unsigned(&document().to_pretty_json().unwrap_or_default())
+}
+
+/// The generator calls every whole number signed, also those that begin at 0; readers of the document would take the
+/// larger ones for faults.
+fn unsigned(document: &str) -> String {
+    let lines: Vec<&str> = document.lines().collect();
+    let mut text = String::with_capacity(document.len() + 1);
+    for (at, line) in lines.iter().enumerate() {
+        let mut rest = lines[at..].iter().take_while(|line| !line.trim_start().starts_with('}'));
+        let signed = line.contains("\"format\": \"int32\"") || line.contains("\"format\": \"int64\"");
+        if signed && rest.any(|line| line.trim_start().starts_with("\"minimum\": 0")) {
+            text.push_str(&line.replace("\"int", "\"uint"));
+        } else {
+            text.push_str(line);
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The document.
@@ -158,7 +177,7 @@ fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
             if matches!(access, Access::Worker | Access::WorkerOrFormer | Access::Join) {
                 let meaning = Some("The worker protocol's version: `1`");
                 operation = operation.parameter(parameter(
-                    crate::contract::protocol::PROTOCOL_HEADER,
+                    PROTOCOL_HEADER,
                     Type::Integer,
                     ParameterIn::Header,
                     meaning,
@@ -236,6 +255,9 @@ fn bounded(name: &str, schema: ObjectBuilder) -> ObjectBuilder {
         "limit" => schema.minimum(Some(1)).maximum(Some(500)),
         "wait_s" => schema.minimum(Some(0)).maximum(Some(60)),
         "after" | "tail" => schema.minimum(Some(0)).maximum(Some(i64::MAX as usize)),
+        KEY_HEADER => schema.min_length(Some(1)).max_length(Some(255)),
+        PROTOCOL_HEADER => schema.minimum(Some(PROTOCOLS.min)).maximum(Some(PROTOCOLS.max)),
+        "parent" => schema.pattern(Some("^job_[0-7][0-9a-hjkmnp-tv-z]{25}$")),
         "stream" => schema.enum_values(Some(["stdout", "stderr", "system"])),
         "state" => {
             let word = JobState::ALL.map(JobState::word).join("|");
