@@ -22,6 +22,10 @@ use crate::tls::{ServerTls, ServerTlsError};
 /// For a TLS handshake; whoever is slower is not let in.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
+/// TLS handshakes that a thread has under way at once. While there are more it takes no connection: few enough for the
+/// memory, too many to be held up for all others from one machine.
+const HANDSHAKES: usize = 2048;
+
 /// Where to listen, and with how many threads.
 #[derive(Debug)]
 pub struct ServeOptions {
@@ -167,6 +171,7 @@ pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, Se
     // So long a refused body is still read over, so that its sender comes to read why.
     .client_disconnect_timeout(Duration::from_secs(3))
     .tls_handshake_timeout(HANDSHAKE_WITHIN)
+    .max_connection_rate(HANDSHAKES)
     .shutdown_timeout(2)
     .on_connect(move |connection, extensions| {
         note_origin(connection, extensions);

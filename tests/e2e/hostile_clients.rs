@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use gpulayer::client::{Client, Endpoint};
+use gpulayer::client::{Client, Endpoint, Trust};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::house::{DEADLINE, Daemon, House};
@@ -110,4 +110,35 @@ async fn heads_that_never_end_fill_no_memory() {
     println!("{} unfinished heads of 120 kB: the daemon grew by {} kB", crowd.len(), grown / 1024);
     assert!(grown < MOST_BYTES, "{grown} bytes");
     besieged.serves().await;
+}
+
+#[actix_rt::test]
+async fn handshakes_that_never_end_keep_nobody_out() {
+    let house = House::new();
+    let _daemon = house.daemon_with(&["--no-worker", "--port", "0", "--self-signed"]).await;
+    let status: Value = house.client().get("/v1/server").await.unwrap();
+    let listening =
+        |name: &str| status["listening"][name].as_str().unwrap_or_else(|| panic!("{status}")).to_owned();
+    let (url, pin) = (listening("url"), listening("pin"));
+    let place = ("127.0.0.1", url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap());
+    open_files();
+    // A ClientHello that was only begun, or not even that.
+    let begun = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    let mut crowd = Vec::new();
+    for number in 0..600 {
+        let mut socket = TcpStream::connect(place).await.unwrap();
+        socket.write_all(&begun[..if number % 2 == 0 { begun.len() } else { 0 }]).await.unwrap();
+        crowd.push(socket);
+    }
+    let token = std::fs::read_to_string(house.home().join("client-token")).unwrap();
+    let client = Client::new(Endpoint::parse(&url).unwrap())
+        .with_trust(Trust::pinned(pin.parse().unwrap()))
+        .with_token(token.trim())
+        .unwrap();
+    let who: Value = client.get("/v1/whoami").await.unwrap();
+    assert_eq!(who["role"], "admin", "served while they are all there");
+    for mut socket in crowd {
+        let ended = tokio::time::timeout(DEADLINE, socket.read(&mut [0; 64])).await;
+        assert!(matches!(ended, Ok(Ok(0) | Err(_))), "each is given up: {ended:?}");
+    }
 }
