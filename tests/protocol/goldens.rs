@@ -93,9 +93,6 @@ const GOLDENS: &[Golden] = goldens! {
     "DrainRequest" DrainRequest,
     "EvictRequest" EvictRequest,
     "StopRequest" StopRequest,
-    "CreateToken" CreateToken,
-    "CreatedToken" CreatedToken,
-    "TokenPage" Page<Token>,
 };
 
 fn folder() -> PathBuf {
