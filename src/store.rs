@@ -8,7 +8,7 @@ mod checkpoint;
 mod connection;
 mod error;
 mod forms;
-mod lock;
+pub mod lock;
 pub mod logs;
 mod migrations;
 mod pool;

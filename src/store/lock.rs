@@ -4,10 +4,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::StoreError;
+
+/// A process that is born while its parent is killed holds what that one held until it begins its program.
+const HEIRS_GO_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Held as long as anything may write to the state folder; the kernel drops it with the process.
 #[derive(Debug)]
@@ -16,7 +21,7 @@ pub struct StateLock {
 }
 
 impl StateLock {
-    /// Takes the lock without waiting and writes this process's id into it.
+    /// Takes the lock and writes this process's id into it. Waits for nobody who is alive.
     pub fn take(folder: &Path) -> Result<Self, StoreError> {
         let path = folder.join("lock");
         let failed = |act| {
@@ -31,18 +36,76 @@ impl StateLock {
             .mode(0o600)
             .open(&path)
             .map_err(failed("open"))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match take_from_the_dead(&mut file) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut text = String::new();
-                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(StoreError::Locked { folder: folder.to_owned(), pid });
-            }
-            Err(errno) => return Err(failed("lock")(errno.into())),
+            Err(NotTaken::Held { pid }) => return Err(StoreError::Locked { folder: folder.to_owned(), pid }),
+            Err(NotTaken::Failed(source)) => return Err(failed("lock")(source)),
         }
         file.set_len(0).map_err(failed("write"))?;
         file.rewind().map_err(failed("write"))?;
         writeln!(file, "{}", std::process::id()).map_err(failed("write"))?;
         Ok(Self { _file: file })
+    }
+}
+
+/// Why a lock cannot be had.
+#[derive(Debug)]
+pub enum NotTaken {
+    /// A process holds it.
+    Held {
+        /// Which, if the file says so.
+        pid: Option<u32>,
+    },
+    /// The system refused.
+    Failed(std::io::Error),
+}
+
+/// Locks a file that names its holder. Whoever was born to a holder that is dead is waited for; nobody else is.
+pub fn take_from_the_dead(file: &mut File) -> Result<(), NotTaken> {
+    let until = Instant::now() + HEIRS_GO_WITHIN;
+    loop {
+        match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                file.rewind().map_err(NotTaken::Failed)?;
+                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                if pid.is_none_or(is_alive) || Instant::now() > until {
+                    return Err(NotTaken::Held { pid });
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Err(errno) => return Err(NotTaken::Failed(errno.into())),
+        }
+    }
+}
+
+/// Whether this process runs: one that ended and has not been waited for has no program any more.
+fn is_alive(pid: u32) -> bool {
+    match std::fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_heir_of_a_dead_holder_is_waited_for_and_a_holder_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = StateLock::take(folder.path()).unwrap();
+        let refused = StateLock::take(folder.path()).unwrap_err();
+        let own = std::process::id();
+        assert!(matches!(refused, StoreError::Locked { pid: Some(pid), .. } if pid == own), "{refused}");
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        std::fs::write(folder.path().join("lock"), format!("{}\n", gone.id())).unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| StateLock::take(folder.path()));
+            drop(held);
+            assert!(next.join().unwrap().is_ok());
+        });
     }
 }

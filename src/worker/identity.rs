@@ -2,7 +2,7 @@
 //! out of it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::actors::task_runner::worker_ballast;
 use crate::client::worker_channel::Session;
 use crate::contract::ids::WorkerId;
+use crate::store::lock::{NotTaken, take_from_the_dead};
 use crate::store::space::Ballast;
 
 /// A worker's folder, held by this process alone.
@@ -144,21 +145,23 @@ impl WorkerFolder {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(failed("make", path))?;
         let lock_path = path.join("lock");
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
-        let lock = lock.map_err(failed("open", &lock_path))?;
-        match lock.try_lock() {
+        let mut asked = OpenOptions::new();
+        let asked = asked.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = asked.open(&lock_path).map_err(failed("open", &lock_path))?;
+        match take_from_the_dead(&mut lock) {
             Ok(()) => {
                 // For whoever wants to stop it. Without it, on a full disk, the worker works all the same.
                 let named = lock
                     .set_len(0)
+                    .and_then(|()| lock.rewind())
                     .and_then(|()| (&lock).write_all(std::process::id().to_string().as_bytes()));
                 if let Err(error) = named {
                     tracing::debug!(%error, "the lock does not say who holds it");
                 }
                 Ok(Self { path: path.to_owned(), ballast: worker_ballast(path), _lock: lock })
             }
-            Err(TryLockError::WouldBlock) => Err(FolderError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(failed("lock", &lock_path)(source)),
+            Err(NotTaken::Held { .. }) => Err(FolderError::InUse { path: path.to_owned() }),
+            Err(NotTaken::Failed(source)) => Err(failed("lock", &lock_path)(source)),
         }
     }
 

@@ -130,10 +130,14 @@ fn search_processes() -> usize {
     let own = binary("gpulayer").canonicalize().unwrap();
     let mut searched = 0;
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        if std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == own) {
+        let is_own = || std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == own);
+        if is_own() {
             for file in ["cmdline", "environ"] {
                 let bytes = std::fs::read(entry.path().join(file)).unwrap_or_default();
-                refuse_forms(&format!("{}/{file}", entry.path().display()), &bytes);
+                // One that a shim just started may have become its program meanwhile.
+                if is_own() {
+                    refuse_forms(&format!("{}/{file}", entry.path().display()), &bytes);
+                }
             }
             searched += 1;
         }
