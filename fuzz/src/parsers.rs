@@ -21,8 +21,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// Takes any bytes, and must not panic.
+pub type Parser = fn(&[u8]);
+
 /// Every parser by the name of its fuzz target.
-pub const PARSERS: &[(&str, fn(&[u8]))] = &[
+pub const PARSERS: &[(&str, Parser)] = &[
     ("spec", job_spec),
     ("batch", batch),
     ("worker_bodies", worker_bodies),

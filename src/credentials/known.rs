@@ -197,7 +197,11 @@ impl Credentials {
     pub async fn revoked(&self, pass: &Pass) {
         let mut revocations = self.revocations.subscribe();
         // The sender lives as long as `self`.
-        while !pass.revoked.load(Ordering::Acquire) && revocations.changed().await.is_ok() {}
+        while !pass.revoked.load(Ordering::Acquire) {
+            if revocations.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// When tokens were used since this was last asked; those that were.

@@ -32,6 +32,6 @@ pub fn raise_open_files() -> Option<u64> {
 /// Gives a new child what this process was started with. One that is gone already needs it no more.
 pub(super) fn restore_open_files(child: Pid) {
     if let Some(before) = BEFORE.get() {
-        let _ = prlimit(Some(child), Resource::Nofile, before.clone());
+        let _ = prlimit(Some(child), Resource::Nofile, *before);
     }
 }

@@ -62,7 +62,8 @@ fn no_call_about_a_job_is_missing_here() {
     let mut told: Vec<(&str, String)> =
         ABOUT_JOBS.iter().map(|(method, path, ..)| (*method, (*path).to_owned())).collect();
     let mut built = about;
-    (told.sort(), built.sort());
+    told.sort();
+    built.sort();
     assert_eq!(told, built);
 }
 

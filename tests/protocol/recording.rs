@@ -38,10 +38,10 @@ impl Names {
             (Value::Array(recorded), Value::Array(now)) => {
                 recorded.iter().zip(now).for_each(|(recorded, now)| self.learn(recorded, now));
             }
-            (Value::String(recorded), Value::String(now)) => {
-                if ["job_", "task_", "wkr_", "gls_"].iter().any(|prefix| recorded.starts_with(prefix)) {
-                    self.call(recorded, now);
-                }
+            (Value::String(recorded), Value::String(now))
+                if ["job_", "task_", "wkr_", "gls_"].iter().any(|prefix| recorded.starts_with(prefix)) =>
+            {
+                self.call(recorded, now);
             }
             _ => {}
         }

@@ -91,11 +91,10 @@ pub(super) fn settle(
     };
     let known = folder.as_deref().map(Remembered::read).transpose()?.flatten();
     let endpoint = match (given, known.as_ref()) {
-        (Some(given), Some(known)) if known.url != given.to_string() => {
-            reader.wrong(
-                "--folder",
-                format!("belongs to a worker of {}; one folder has one server: give another", known.url),
-            );
+        (Some(given), Some(known)) if !is_its_server(known, &given, args, &pins) => {
+            let told =
+                "one folder has one server: give another folder, or the pin of this server if it has moved";
+            reader.wrong("--folder", format!("belongs to a worker of {}; {told}", known.url));
             None
         }
         (Some(given), _) => Some(given),
@@ -192,6 +191,16 @@ fn address(reader: &mut Reader, text: &str) -> Given {
             Given::default()
         }
     }
+}
+
+/// Whether a folder's worker may say its session token there: at the address it knows, at another of this machine, or
+/// to a server that has to prove to have the key that was pinned.
+fn is_its_server(known: &Remembered, given: &Endpoint, args: &WorkerArgs, pins: &[Pin]) -> bool {
+    let near = |url: &str| Endpoint::parse(url).is_ok_and(|endpoint| endpoint.is_loopback());
+    let mut told = pins.iter().copied().chain(args.pin.iter().filter_map(|text| text.parse().ok()));
+    known.url == given.to_string()
+        || (known.pins.is_empty() && near(&known.url) && given.is_loopback())
+        || (matches!(given, Endpoint::Https { .. }) && told.any(|pin| known.pins.contains(&pin)))
 }
 
 /// Whom to believe to be the server: what was given last.

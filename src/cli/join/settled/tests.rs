@@ -93,8 +93,25 @@ fn what_was_given_before_holds_until_something_else_is_given() {
     let options = &settled.options;
     assert_eq!((options.name.as_str(), options.cpus), ("box", Some(Cpus::from_millis(2000))));
     assert_eq!(options.labels["zone"], "a");
-    let other = WorkerArgs { server: Some("http://127.0.0.1:10".into()), ..args(home.path()) };
-    assert_eq!(faults(&other, &settings), ["--folder"], "one folder, one server");
+    let other = |server: &str| WorkerArgs { server: Some(server.to_owned()), ..args(home.path()) };
+    assert_eq!(faults(&other("https://box"), &settings), ["--folder"], "one folder, one server");
+    assert!(settle(&other("http://127.0.0.1:10"), None, &settings).is_ok(), "a daemon here on another port");
+}
+
+#[test]
+fn a_server_that_has_moved_is_known_by_its_key() {
+    let home = tempfile::tempdir().unwrap();
+    let settings = Settings::under(home.path()).unwrap();
+    let pinned = |server: &str, digits: &str| WorkerArgs {
+        server: Some(server.into()),
+        pin: vec![format!("sha256:{}", digits.repeat(32))],
+        ..args(home.path())
+    };
+    let settled = settle(&pinned("https://box", "ab"), None, &settings).unwrap();
+    settled.remembered.write(settled.folder()).unwrap();
+    let moved = settle(&pinned("https://10.0.0.7:9", "ab"), None, &settings).unwrap();
+    assert_eq!(moved.remembered.url, "https://10.0.0.7:9");
+    assert_eq!(faults(&pinned("https://10.0.0.7:9", "cd"), &settings), ["--folder"]);
 }
 
 #[test]
