@@ -235,7 +235,7 @@ fn what_a_user_should_know_of_a_run_survives_the_worker() {
     effects_of(&mut watched, &spec, [Event::Ended(ended())]);
     for run in [&mut adopted, &mut watched] {
         let effects = effects_of(run, &spec, [Event::Collected(Collection::default())]);
-        assert_eq!(finish_in(&effects).unwrap().warnings, [warning.clone()]);
+        assert_eq!(finish_in(&effects).unwrap().warnings, std::slice::from_ref(&warning));
     }
 }
 
