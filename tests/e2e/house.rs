@@ -258,8 +258,12 @@ fn pids(matches: impl Fn(&str, &Path) -> bool) -> Vec<rustix::process::Pid> {
 
 /// Whether a process is there and no zombie.
 pub fn alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        // One that was killed has given its memory back a moment before it is a zombie.
+        !stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('Z') || rest.split(' ').nth(20) == Some("0"))
+    })
 }
 
 /// Asserts that no value repeats.

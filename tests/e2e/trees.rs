@@ -2,7 +2,7 @@
 
 use gpulayer::contract::end::EndReason;
 use gpulayer::contract::ids::JobId;
-use gpulayer::contract::job::JobState;
+use gpulayer::contract::job::{Job, JobState};
 use serde_json::{Value, json};
 
 use crate::house::{House, alive, argv, eventually, shell};
@@ -90,9 +90,13 @@ async fn down_kills_the_whole_tree_and_leaves_the_queue() {
     assert!(pids.iter().all(|pid| !alive(*pid)));
     let _daemon = house.daemon().await;
     assert_eq!(house.end(id).await.state, JobState::Cancelled);
-    let job: gpulayer::contract::job::Job = house.client().get(&format!("/v1/jobs/{waiting}")).await.unwrap();
-    assert_eq!(job.state, JobState::Queued);
-    assert!(job.queue_reason.unwrap().contains("3000"), "it says why it waits");
+    // Until the worker has come back too, that is the reason.
+    let reason = eventually("a reason that names the size", async || {
+        let job: Job = house.client().get(&format!("/v1/jobs/{waiting}")).await.unwrap();
+        assert_eq!(job.state, JobState::Queued);
+        job.queue_reason.filter(|reason| reason.contains("3000"))
+    });
+    reason.await;
 }
 
 #[actix_rt::test]

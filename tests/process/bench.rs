@@ -149,5 +149,9 @@ pub fn shims(worker_folder: &Path) -> Vec<u32> {
 /// Whether the process runs; one that has ended and waits to be reaped does not.
 pub fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| {
+        // One that was killed has given its memory back, and left its group, a moment before it is a zombie.
+        let memory = rest.split(' ').nth(20);
+        !rest.starts_with(['Z', 'X']) && memory != Some("0")
+    })
 }
