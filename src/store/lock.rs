@@ -73,6 +73,7 @@ pub fn take_from_the_dead(file: &mut File) -> Result<(), NotTaken> {
                 if pid.is_none_or(is_alive) || Instant::now() > until {
                     return Err(NotTaken::Held { pid });
                 }
+                // The kernel would wait without an end, and this wait has one: an heir that never begins is reported.
                 std::thread::sleep(LOOK_AGAIN);
             }
             Err(errno) => return Err(NotTaken::Failed(errno.into())),
