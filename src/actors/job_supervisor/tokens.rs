@@ -1,5 +1,5 @@
-//! Credentials, and the record of who used which power and who sent what. What is decided here holds for the edge from the moment it is on
-//! disk: it shares the table of known credentials.
+//! Credentials, and the record of who used which power and who sent what. What is decided here holds for the edge from
+//! the moment it is on disk: it shares the table of known credentials.
 
 use std::sync::Arc;
 
