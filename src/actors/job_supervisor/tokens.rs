@@ -11,7 +11,9 @@ use crate::actors::messages::front_desk::{
     Act, Keyed, MakeToken, RecordAct, RecordUpload, RevokeToken, SpendToken,
 };
 use crate::actors::messages::send;
-use crate::domain::change::Change;
+use crate::credentials::known::Credentials;
+use crate::domain::change::{Change, TokenRecord, UsedKey};
+use crate::domain::ledger::Ledger;
 
 impl JobSupervisor {
     /// Writes down which tokens were used of late.
@@ -19,6 +21,23 @@ impl JobSupervisor {
         let changed = self.tokens.note_use(self.credentials.used());
         self.journal
             .append(changed.into_iter().map(|token| Change::TokenRecorded(Box::new(token))).collect());
+    }
+
+    /// Writes a token as it was decided; what lets that hold is done when it is on disk. Here and not at the edge:
+    /// whoever asked may have gone, and a revocation holds all the same.
+    fn once_written(
+        &mut self,
+        ctx: &mut Context<Self>,
+        mut ledger: Ledger,
+        token: TokenRecord,
+        key: Option<Box<UsedKey>>,
+        let_hold: impl FnOnce(&Credentials) + 'static,
+    ) {
+        ledger.change(Change::TokenRecorded(Box::new(token)));
+        ledger.changes.extend(self.take_key(key).flatten());
+        let seq = self.commit(ctx, ledger, &[]);
+        let credentials = Arc::clone(&self.credentials);
+        self.speeches.push(seq, Speech::Answer(Box::new(move || let_hold(&credentials))));
     }
 }
 
@@ -46,17 +65,11 @@ impl Handler<MakeToken> for JobSupervisor {
             });
             ledger.audit(&author, Act::TokenCreate, &made.name, with);
         }
-        ledger.change(Change::TokenRecorded(Box::new(made.clone())));
-        ledger.changes.extend(self.take_key(key).flatten());
-        let seq = self.commit(ctx, ledger, &[]);
-        let credentials = Arc::clone(&self.credentials);
-        self.speeches.push(
-            seq,
-            Speech::Answer(Box::new(move || {
-                credentials.admit(&made);
-                send(reply, Ok(Keyed::Done(())));
-            })),
-        );
+        let written = made.clone();
+        self.once_written(ctx, ledger, written, key, move |credentials| {
+            credentials.admit(&made);
+            send(reply, Ok(Keyed::Done(())));
+        });
     }
 }
 
@@ -82,18 +95,10 @@ impl Handler<RevokeToken> for JobSupervisor {
             ledger.audit(&author, Act::TokenRevoke, &revoked.name, with);
         }
         let hash = revoked.hash;
-        ledger.change(Change::TokenRecorded(Box::new(revoked)));
-        ledger.changes.extend(self.take_key(key).flatten());
-        let seq = self.commit(ctx, ledger, &[]);
-        let credentials = Arc::clone(&self.credentials);
-        self.speeches.push(
-            seq,
-            // Here and not at the edge: whoever asked may have gone, and the revocation holds all the same.
-            Speech::Answer(Box::new(move || {
-                credentials.revoke(&hash);
-                send(reply, Ok(Keyed::Done(())));
-            })),
-        );
+        self.once_written(ctx, ledger, revoked, key, move |credentials| {
+            credentials.revoke(&hash);
+            send(reply, Ok(Keyed::Done(())));
+        });
     }
 }
 
