@@ -284,8 +284,8 @@ pub struct ExitRecord {
     /// Where all that it wrote is.
     #[serde(default)]
     pub whole_log: WholeLog,
-    /// The task's own process, and those of its tree that a signal ended which the shim did not send, as far as the shim
-    /// reaped them: by these the kernel log speaks of the task.
+    /// The task's own process, and those of its tree that a signal ended which the shim did not send, as far as the
+    /// shim reaped them: by these the kernel log speaks of the task.
     #[serde(default)]
     pub pids: Vec<u32>,
 }
@@ -320,7 +320,8 @@ pub enum ShimEvent {
     Stuck(Vec<StuckProcess>),
     /// The tree is gone, the spool complete, the record written.
     Ended(Box<ExitRecord>),
-    /// The shim is gone without an end (killed). Look for the record ([`ExitRecord::read`]), and [`sweep`] if there is none.
+    /// The shim is gone without an end (killed). Look for the record ([`ExitRecord::read`]), and [`sweep`] if there is
+    /// none.
     ShimLost,
 }
 

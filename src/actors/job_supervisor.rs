@@ -4,8 +4,10 @@
 //! `used_keys`, `tokens`.
 //! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
 //! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
-//! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `CountJobs`, `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions
-//! (`SessionOpened`, `SessionClosed`, `TasksReported`, `WorkerReturned`, `TaskGone`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
+//! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `CountJobs`, `PrepareStop`,
+//! `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `SessionClosed`,
+//! `TasksReported`, `WorkerReturned`, `TaskGone`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal
+//! (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
 //! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
 

@@ -1,6 +1,6 @@
 //! Which server a command speaks with (CONTRACT, Command line): `--server`, `GPULAYER_URL`, the saved one in use, the
-//! machine's daemon if it is mine, the own daemon. A configured server that does not answer is an error, never a reason to take
-//! another.
+//! machine's daemon if it is mine, the own daemon. A configured server that does not answer is an error, never a reason
+//! to take another.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `logs --full`: all that a job wrote, byte for byte, from the log artifacts of its tasks, so that nobody needs to know
-//! how those are compressed. What the stored lines say in full comes from them.
+//! `logs --full`: all that a job wrote, byte for byte, from the log artifacts of its tasks, so that nobody needs to
+//! know how those are compressed. What the stored lines say in full comes from them.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};

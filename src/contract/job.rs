@@ -140,8 +140,8 @@ pub struct Job {
 
 /// Most things of which a submission says that they were left out of its source.
 pub const MOST_LEFT_OUT: usize = 64;
-/// Header of `POST /v1/jobs` with a JSON list of [`LeftOutOfSource`]: no part of the spec, and remembered as warnings, so
-/// that a program that misses such a file is told why.
+/// Header of `POST /v1/jobs` with a JSON list of [`LeftOutOfSource`]: no part of the spec, and remembered as warnings,
+/// so that a program that misses such a file is told why.
 pub const LEFT_OUT_HEADER: &str = "x-gpulayer-left-out";
 
 /// Something that was left out when a source was made from a folder.

@@ -167,7 +167,8 @@ mod tests {
             }
             let idle = entries.iter().filter(|entry| !entry.in_use).count();
             prop_assert!(free + bytes(&gone) >= wanted || gone.len() == idle);
-            // What stays is never older, within a kind, than what goes, and no kind is begun before the one before is gone.
+            // What stays is never older, within a kind, than what goes, and no kind is begun before the one before is
+            // gone.
             for stays in entries.iter().filter(|entry| !entry.in_use && !gone.contains(&entry.key)) {
                 for &key in &gone {
                     prop_assert!(entries[key].kind <= stays.kind);

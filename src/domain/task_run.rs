@@ -154,8 +154,8 @@ pub enum Effect {
         /// The log's end, once its program is over.
         end: Option<LogEnd>,
     },
-    /// Look for outputs and undeclared files, and bring the outputs to the server, and the whole log if the stored lines
-    /// say less.
+    /// Look for outputs and undeclared files, and bring the outputs to the server, and the whole log if the stored
+    /// lines say less.
     Collect {
         /// Where the whole log is.
         whole_log: WholeLog,

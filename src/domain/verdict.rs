@@ -462,8 +462,8 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// The end of a task whose shim vanished without writing down how it ended. One that it was stopping for its timeout has
-/// timed out all the same.
+/// The end of a task whose shim vanished without writing down how it ended. One that it was stopping for its timeout
+/// has timed out all the same.
 pub fn shim_lost(timed_out: bool, spec: &JobSpec) -> End {
     let detail = "the task's shim ended without a word (was it killed?); what could be found of the task was killed then";
     match spec.timeout_s.filter(|_| timed_out) {

@@ -1,5 +1,5 @@
-//! The limiter on failed log-ins. It never sees a valid token, so it cannot stand in one's way, whatever else comes from
-//! the same address.
+//! The limiter on failed log-ins. It never sees a valid token, so it cannot stand in one's way, whatever else comes
+//! from the same address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! The server itself: takes the Unix socket and TCP, with TLS or without, starts the HTTP threads, and stops without leaving a
-//! parked request behind.
+//! The server itself: takes the Unix socket and TCP, with TLS or without, starts the HTTP threads, and stops without
+//! leaving a parked request behind.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

@@ -2,8 +2,8 @@
 //!
 //! Linux has two versions, and many hosts both at once. A worker finds out at its start which hierarchy gives it
 //! memory, CPU, process limits and `cgroup.kill`, makes one base folder in each, and tells every shim, which makes its
-//! own group beneath ([`group::Group`]). Where nothing can be made, tasks run as before, under no limits, and the worker
-//! says so ([`Groups::enforced`]).
+//! own group beneath ([`group::Group`]). Where nothing can be made, tasks run as before, under no limits, and the
+//! worker says so ([`Groups::enforced`]).
 //!
 //! A base folder is named after the worker's folder, and a shim's after (pid, start time): nobody else's is ever
 //! touched, nor one of a pid used again.

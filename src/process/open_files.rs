@@ -1,5 +1,5 @@
-//! How many files a process may have open. A daemon holds a connection or three for every worker, so it takes all that it
-//! may have; the programs it runs start with what it was started with, as some of them close every number there is.
+//! How many files a process may have open. A daemon holds a connection or three for every worker, so it takes all that
+//! it may have; the programs it runs start with what it was started with, as some of them close every number there is.
 
 use std::sync::OnceLock;
 

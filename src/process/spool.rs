@@ -4,11 +4,11 @@
 //! length of the bytes (`u32`), kind (`u8`), time in microseconds since 1970 (`i64`), all little-endian.
 //! Kind: the low two bits are the stream (0 stdout, 1 stderr, 2 system). The next two say how the record was closed
 //! (0 by a line end, 1 cut, 2 by the end of the stream, 3 by a carriage return), the two behind them what it is (0 its
-//! place in the log, 1 the same behind the beginning of the overflow file, 2 a mark where lines were lost). With the bit
-//! behind these set, 8 more bytes follow: the number of the record (`u64`). Every write begins with such a record, the
-//! next ones count on from it, so that what was written after damage (the file is its program's to cut) can be read.
-//! Carriage returns and invalid text stay as they were; the reader deals with them. Up to the first record behind the
-//! beginning of the overflow file the bytes are exactly what the program wrote; from there on that file has them.
+//! place in the log, 1 the same behind the beginning of the overflow file, 2 a mark where lines were lost). With the
+//! bit behind these set, 8 more bytes follow: the number of the record (`u64`). Every write begins with such a record,
+//! the next ones count on from it, so that what was written after damage (the file is its program's to cut) can be
+//! read. Carriage returns and invalid text stay as they were; the reader deals with them. Up to the first record behind
+//! the beginning of the overflow file the bytes are exactly what the program wrote; from there on that file has them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -261,8 +261,8 @@ impl Spool {
             None => self.file.insert(create()?),
         };
         let mut before = file.metadata()?;
-        // Its program removed it: nobody could read what is written there. Where no other can be made, a worker that has
-        // it open still reads it.
+        // Its program removed it: nobody could read what is written there. Where no other can be made, a worker that
+        // has it open still reads it.
         if before.nlink() == 0
             && let Ok(another) = create()
         {

@@ -6,8 +6,8 @@
 //! `\xNN`, a zero byte becomes `\0`. Other control characters stay: colours are wanted, and who shows text on
 //! a terminal must make the rest harmless.
 //!
-//! The file is its program's: cut, overwritten, removed. A record is taken only where its number says that it belongs, and
-//! reading goes on behind damage at the next record that tells its number.
+//! The file is its program's: cut, overwritten, removed. A record is taken only where its number says that it belongs,
+//! and reading goes on behind damage at the next record that tells its number.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -75,8 +75,9 @@ impl SpoolReader {
         Ok(())
     }
 
-    /// Looks through the whole file, as it is called now, for record `n` or the next behind it that can be read, and moves
-    /// there: [`SpoolReader::next_n`] says which. `false` = none is there. Blocks for as long as it takes to read the file.
+    /// Looks through the whole file, as it is called now, for record `n` or the next behind it that can be read, and
+    /// moves there: [`SpoolReader::next_n`] says which. `false` = none is there. Blocks for as long as it takes to read
+    /// the file.
     pub fn recover(&mut self, n: u64) -> Result<bool, ProcessError> {
         *self = Self { path: std::mem::take(&mut self.path), ..Self::open(Path::new("")) };
         loop {

@@ -169,8 +169,8 @@ impl WorkerFolder {
         &self.path
     }
 
-    /// Counts this start. `known`: who the server in the same process says this worker was last, in case the file was lost
-    /// or is no whole one.
+    /// Counts this start. `known`: who the server in the same process says this worker was last, in case the file was
+    /// lost or is no whole one.
     pub(super) fn begin_incarnation(
         &self,
         boot_id: &str,

@@ -1,4 +1,5 @@
-//! Crowds of clients that mean no good, at a real daemon: its memory stays bounded, and those with a credential are served.
+//! Crowds of clients that mean no good, at a real daemon: its memory stays bounded, and those with a credential are
+//! served.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Credentials on the real binaries: a worker is thrown out, and tokens are made, used and revoked from the command line.
+//! Credentials on the real binaries: a worker is thrown out, and tokens are made, used and revoked from the command
+//! line.
 
 use gpulayer::client::{Call, Client, Endpoint};
 use gpulayer::contract::end::EndReason;

@@ -11,8 +11,8 @@ use crate::stand::{CLIENT, SESSION, Stand, TASK, eventually};
 
 /// Longer than anything here takes; a test that gets here has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// So long is waited for what does not come: short, as the tests wait it out. (actix sets its clocks by one that it reads
-/// twice a second: less than that would be over before it began.)
+/// So long is waited for what does not come: short, as the tests wait it out. (actix sets its clocks by one that it
+/// reads twice a second: less than that would be over before it began.)
 const SHORT: Duration = Duration::from_secs(1);
 
 fn impatient() -> Stand {

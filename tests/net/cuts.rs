@@ -55,8 +55,9 @@ impl Scene {
         self.cut.iter().for_each(|(machine, _)| machine.heal());
     }
 
-    /// Every lost run goes once the line is back: only then does its place go to the next attempt, and the witness would
-    /// tell of one that came sooner. How long that took is printed: a busy machine makes it longer, and nothing wrong.
+    /// Every lost run goes once the line is back: only then does its place go to the next attempt, and the witness
+    /// would tell of one that came sooner. How long that took is printed: a busy machine makes it longer, and nothing
+    /// wrong.
     async fn lost_runs_go(&self) {
         let healed = Instant::now();
         for id in &self.again {

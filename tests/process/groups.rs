@@ -133,7 +133,8 @@ async fn a_task_gets_no_more_cpu_and_no_more_processes_than_it_may() {
         busy.limits.cpu_millis = Some(200);
         let throttling = bench.run(busy).await.exit.cpu_throttling.unwrap();
         assert_eq!(throttling.cpu_millis, 200);
-        // Two want 2 cores and get a fifth of one. On a machine that is busy with others, some periods pass without a wait.
+        // Two want 2 cores and get a fifth of one. On a machine that is busy with others, some periods pass without a
+        // wait.
         assert!(throttling.throttled_periods > 0, "{throttling:?}");
     }
     if has(&bench, "process limits", |limits| limits.pids) {

@@ -58,7 +58,8 @@ pub(super) async fn recover(
             None => look(shims, task_id, &folder).await,
         };
         if found == Found::Unlaunched {
-            // A workspace that cannot be emptied, or made again on a full disk, fails the task when it is staged or launched.
+            // A workspace that cannot be emptied, or made again on a full disk, fails the task when it is staged or
+            // launched.
             if let Err(error) = folder.empty() {
                 tracing::warn!(%task_id, %error, "a workspace cannot be prepared anew");
             }

@@ -9,9 +9,9 @@
 //! | `shim.json`, `spool`, `overflow.zst`, `stop` | the shim's, see `process` |
 //! | `whole-log.zst` | all that the program wrote, on its way to the server |
 //!
-//! Its program may rename, replace and mount over anything here, the folder itself included. So whatever is opened after
-//! the program ran is opened beneath the folder of tasks without following a link or entering a mount, and the workspace
-//! must be the very folder that was made for the task.
+//! Its program may rename, replace and mount over anything here, the folder itself included. So whatever is opened
+//! after the program ran is opened beneath the folder of tasks without following a link or entering a mount, and the
+//! workspace must be the very folder that was made for the task.
 //!
 //! Nothing is fsynced: a restart of the machine ends the task anyway, and anything less keeps the page cache.
 

@@ -30,8 +30,8 @@ pub(super) struct Wanted {
     pub(super) end: Option<LogEnd>,
 }
 
-/// Sends records from `first_n` on until they are acknowledged. What cannot be read is looked for; what is not there when
-/// the program is over, or lies before what is, is lost, and the log says so in its place.
+/// Sends records from `first_n` on until they are acknowledged. What cannot be read is looked for; what is not there
+/// when the program is over, or lies before what is, is lost, and the log says so in its place.
 pub(super) async fn upload(
     around: &Surroundings,
     assignment: &Assignment,

@@ -44,8 +44,8 @@ impl Spares {
         self.ready.pop().is_some_and(|spare| fs::rename(spare, to).is_ok())
     }
 
-    /// Takes over a finished task's folder, after removing the files a task usually leaves there; `false` = it is not as
-    /// it was made.
+    /// Takes over a finished task's folder, after removing the files a task usually leaves there; `false` = it is not
+    /// as it was made.
     pub(super) fn give(&mut self, task: &TaskFolder) -> bool {
         let Some(folder) = &self.folder else { return false };
         if self.ready.len() == MOST || !matches!(self.is_pristine(task), Ok(true)) {

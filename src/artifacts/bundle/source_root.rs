@@ -15,7 +15,8 @@ pub struct SourceRoot {
 }
 
 /// The nearest folder from `cwd` upwards with `.git`, `pyproject.toml` or `.gpulayerignore`; else `cwd` itself
-/// when `argv` names a file in it, or a Python module of it after `-m`; else none. Never `/`, `home` or a folder that holds `home`.
+/// when `argv` names a file in it, or a Python module of it after `-m`; else none. Never `/`, `home` or a folder that
+/// holds `home`.
 pub fn source_root(cwd: &Path, argv: &[String], home: Option<&Path>) -> Option<SourceRoot> {
     let cwd = cwd.canonicalize().ok()?;
     let home = home.and_then(|home| home.canonicalize().ok());

@@ -53,8 +53,8 @@ fn decided_by(end: &End) -> Vec<&str> {
     said
 }
 
-/// The warnings about what a submission left out: `.gitignore left data/ out`. The client's word is taken as it is, only
-/// not without end.
+/// The warnings about what a submission left out: `.gitignore left data/ out`. The client's word is taken as it is,
+/// only not without end.
 pub fn warnings(left_out: &[LeftOutOfSource]) -> Vec<Warning> {
     let fits =
         |left: &&LeftOutOfSource| left.by.len() + left.path.len() <= MOST_BYTES && !left.path.is_empty();
@@ -106,7 +106,8 @@ fn is_beneath_the_workspace(prefix: &str) -> bool {
     prefix.is_empty() || prefix == "./" || own() == Some(true)
 }
 
-/// Whether a name ends where `behind` begins: `data/x`, `data'`, `data.` at the end of a sentence; not `data2`, `data.csv`.
+/// Whether a name ends where `behind` begins: `data/x`, `data'`, `data.` at the end of a sentence; not `data2`,
+/// `data.csv`.
 fn ends_there(behind: &str, is_folder: bool) -> bool {
     let mut next = behind.chars();
     match next.next() {

@@ -107,8 +107,8 @@ pub fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     Some((part.offset, part.length?, part.total))
 }
 
-/// Takes in an artifact, or a part of one. 201 when it is complete and new, 200 when it was here and the caller may know
-/// that, 202 with `received_bytes` when more is to come.
+/// Takes in an artifact, or a part of one. 201 when it is complete and new, 200 when it was here and the caller may
+/// know that, 202 with `received_bytes` when more is to come.
 pub async fn put(
     request: HttpRequest,
     path: web::Path<String>,

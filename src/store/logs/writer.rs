@@ -140,8 +140,8 @@ impl LogWriter {
                 if !self.wait_to_retry() {
                     return;
                 }
-                // Whoever stopped waiting asks again: without this, repeats would fill the memory of a server whose disk is
-                // full.
+                // Whoever stopped waiting asks again: without this, repeats would fill the memory of a server whose
+                // disk is full.
                 orders.retain(|order| !order.is_abandoned());
                 self.shared.queue.lock().orders.retain(|order| !order.is_abandoned());
             };

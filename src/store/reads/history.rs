@@ -120,8 +120,8 @@ impl Reads {
         })
     }
 
-    /// Events at positions above `after`, oldest first, at most `limit`, of those in `scope`, and up to where it looked.
-    /// Purged jobs leave gaps.
+    /// Events at positions above `after`, oldest first, at most `limit`, of those in `scope`, and up to where it
+    /// looked. Purged jobs leave gaps.
     pub fn feed(&self, after: u64, limit: usize, scope: &FeedScope) -> Result<(Vec<Event>, u64), StoreError> {
         let (rows, newest): (Vec<EventRow>, Option<i64>) =
             self.pool.query("the event feed", |connection| {
