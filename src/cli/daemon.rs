@@ -70,9 +70,10 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
     let daemon = OwnDaemon::new(context.settings.places.clone());
     let not_stopped = |source| CliError::NotStopped { source };
     let _lock = daemon.lock().map_err(not_stopped)?;
-    // First: whatever becomes of this stop, nobody wants the daemon back.
-    standing::forget(&context.settings.places.state)?;
-    if !daemon.is_there().map_err(not_stopped)? {
+    let there = daemon.is_there();
+    if !matches!(there, Ok(true)) {
+        not_wanted_back(&daemon, context)?;
+        there.map_err(not_stopped)?;
         say("no daemon is running");
         return Ok(ExitStatus::SUCCESS);
     }
@@ -86,6 +87,8 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
             return Err(CliError::NotConfirmed);
         }
     }
+    // Before it goes: whatever becomes of this stop, nobody wants the daemon back.
+    not_wanted_back(&daemon, context)?;
     stop(&daemon, &client, StopRequest { cancel_running: !args.keep, hand_over: false }).await?;
     say(match (running.len(), args.keep) {
         (0, _) => "the daemon has stopped",
@@ -99,6 +102,16 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
         ));
     }
     Ok(ExitStatus::SUCCESS)
+}
+
+/// Forgets how `up` was told to listen, and lets commands that follow a job leave the daemon stopped.
+fn not_wanted_back(daemon: &OwnDaemon, context: &Context) -> Result<(), CliError> {
+    standing::forget(&context.settings.places.state)?;
+    // A full disk is no reason to go on running.
+    if let Err(error) = daemon.stays_stopped() {
+        say(&format!("gpulayer: {error}; a command that follows a job may start the daemon again"));
+    }
+    Ok(())
 }
 
 fn confirmed(question: &str) -> bool {

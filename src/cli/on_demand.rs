@@ -15,6 +15,7 @@ use rustix::fs::FlockOperation;
 use super::screen::say;
 use super::standing::Standing;
 use crate::client::Revive;
+use crate::clock;
 use crate::config::readiness::{self, Announced};
 use crate::config::{ConfigError, Places};
 use crate::process::detached;
@@ -32,6 +33,8 @@ const SHOWN_LINES: usize = 10;
 #[derive(Debug)]
 pub(super) struct OwnDaemon {
     places: Places,
+    /// The newest `down` when this command began.
+    stopped: Option<String>,
 }
 
 /// Who holds a state folder.
@@ -80,6 +83,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Somebody typed `down` after this command had begun.
+    #[error("`gpulayer down` stopped it meanwhile; the next command starts it again")]
+    Stopped,
     /// It ended before it answered.
     #[error("it ended before it answered; the end of {log}:\n{tail}", log = .log.display())]
     Ended {
@@ -92,7 +98,14 @@ pub enum StartError {
 
 impl OwnDaemon {
     pub(super) fn new(places: Places) -> Self {
-        Self { places }
+        let stopped = std::fs::read_to_string(mark(&places)).ok();
+        Self { places, stopped }
+    }
+
+    /// Notes that the daemon is stopped on purpose: commands that have begun before this leave it at that.
+    pub(super) fn stays_stopped(&self) -> Result<(), StartError> {
+        let (path, now) = (mark(&self.places), clock::now().to_string());
+        std::fs::write(&path, now).map_err(|source| StartError::File { operation: "write", path, source })
     }
 
     /// Whether a daemon answers. One that holds the state folder and does not is waited for, and is an error if
@@ -156,7 +169,13 @@ impl OwnDaemon {
     /// Holds the start lock meanwhile.
     pub(super) fn start(&self, arguments: &[&str]) -> Result<(), StartError> {
         let _lock = self.lock()?;
-        if self.is_there()? { Ok(()) } else { self.spawn(arguments).map(drop) }
+        if self.is_there()? {
+            return Ok(());
+        }
+        if std::fs::read_to_string(mark(&self.places)).ok() != self.stopped {
+            return Err(StartError::Stopped);
+        }
+        self.spawn(arguments).map(drop)
     }
 
     /// Makes the folders and waits for the right to start a daemon here; the right goes with the file.
@@ -233,6 +252,11 @@ impl Revive for OwnDaemon {
             None => Ok(self.start(&["--on-demand", "--no-tcp"])?),
         }
     }
+}
+
+/// Where the newest `down` is noted.
+fn mark(places: &Places) -> PathBuf {
+    places.state.join("down")
 }
 
 /// Names a process whose id may be unknown.

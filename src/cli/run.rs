@@ -115,12 +115,12 @@ pub(super) async fn wait(context: &Context, args: &Jobs) -> Result<ExitStatus, C
     let mut interrupts = Interrupts::listen()?;
     let all_ended = tokio::select! {
         ended = join_all(ids.iter().map(|id| end_of(&contact, *id))) => ended,
-        () = interrupts.next() => return Ok(left(&context.next(), &ids, false)),
+        () = interrupts.next() => return Ok(left(&context.next(), &ids, Left::Alone)),
     };
     for ended in all_ended {
         let job = match ended {
             Ok(job) => job,
-            Err(error) => return given_up(&context.next(), error, &ids, false),
+            Err(error) => return given_up(&context.next(), error, &ids, Left::Alone),
         };
         if context.json {
             print_json(&job)?;
@@ -324,11 +324,11 @@ async fn followed(
                         ended = Some(job);
                         log_deadline.as_mut().reset(Instant::now() + LOG_GRACE);
                     }
-                    Err(error) => return given_up(&next, error, &[id], interrupts_seen > 0),
+                    Err(error) => return given_up(&next, error, &[id], Left::after(interrupts_seen)),
                 },
                 log = &mut log, if !log_ended => match log {
                     Ok(()) => log_ended = true,
-                    Err(error) => return given_up(&next, error, &[id], interrupts_seen > 0),
+                    Err(error) => return given_up(&next, error, &[id], Left::after(interrupts_seen)),
                 },
                 // The others notice a server that is gone for good.
                 _ = &mut news, if !news_over => news_over = true,
@@ -339,7 +339,7 @@ async fn followed(
                 }
                 () = interrupts.next() => {
                     if interrupted == Interrupted::Leaves {
-                        return Ok(left(&next, &[id], false));
+                        return Ok(left(&next, &[id], Left::Alone));
                     }
                     interrupts_seen += 1;
                     match interrupts_seen {
@@ -418,38 +418,60 @@ fn cancel(client: Client, next: NextStep, id: JobId, now: bool) {
     });
 }
 
-/// 75 when the connection is given up while the job still runs (CONTRACT, Command line).
-fn given_up(next: &NextStep, error: CliError, ids: &[JobId], stopping: bool) -> Result<ExitStatus, CliError> {
-    let connection = match &error {
-        CliError::Client(error) => error.is_connection() || matches!(error, ClientError::NotStarted { .. }),
-        error => error.is_broken_pipe(),
-    };
-    if !connection {
-        return Err(error);
+/// How a job is when this command ends before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// It goes on.
+    Alone,
+    /// It was told to stop.
+    Stopping,
+    /// The own daemon is gone and stays so until the next command: what had not started waits, `down` may have
+    /// cancelled the rest.
+    WithoutDaemon,
+}
+
+impl Left {
+    fn after(interrupts: u32) -> Self {
+        if interrupts > 0 { Self::Stopping } else { Self::Alone }
     }
+}
+
+/// 75 when the connection is given up while the job still runs (CONTRACT, Command line).
+fn given_up(next: &NextStep, error: CliError, ids: &[JobId], how: Left) -> Result<ExitStatus, CliError> {
+    let how = match &error {
+        CliError::Client(ClientError::NotStarted { .. }) => Left::WithoutDaemon,
+        CliError::Client(error) if error.is_connection() => how,
+        error if error.is_broken_pipe() => how,
+        _ => return Err(error),
+    };
     if error.is_broken_pipe() {
         say("nobody reads the output any more");
     } else {
         say(error.rendered(next).trim_end());
     }
-    Ok(left(next, ids, stopping))
+    Ok(left(next, ids, how))
 }
 
 /// This command ends, the jobs do not: says how to come back to them.
-fn left(next: &NextStep, ids: &[JobId], stopping: bool) -> ExitStatus {
-    say(&goes_on(next, ids, stopping));
+fn left(next: &NextStep, ids: &[JobId], how: Left) -> ExitStatus {
+    say(&goes_on(next, ids, how));
     ExitStatus::GIVEN_UP
 }
 
-fn goes_on(next: &NextStep, ids: &[JobId], stopping: bool) -> String {
+fn goes_on(next: &NextStep, ids: &[JobId], how: Left) -> String {
     match ids {
         [id] => {
-            let does = if stopping { "was told to stop and ends by itself" } else { "goes on" };
+            let does = match how {
+                Left::Alone => "goes on",
+                Left::Stopping => "was told to stop and ends by itself",
+                Left::WithoutDaemon => "is left as it is",
+            };
             format!("job {} {does} · {}", tail(*id), next.command(&format!("attach {}", tail(*id))))
         }
         ids => {
             let tails: Vec<_> = ids.iter().map(|id| tail(*id)).collect();
-            format!("the jobs go on · {}", next.command(&format!("wait {}", tails.join(" "))))
+            let go = if how == Left::WithoutDaemon { "are left as they are" } else { "go on" };
+            format!("the jobs {go} · {}", next.command(&format!("wait {}", tails.join(" "))))
         }
     }
 }
@@ -469,8 +491,9 @@ mod tests {
         let id = |text: &str| text.parse::<JobId>().unwrap();
         let (one, other) = (id("job_01hf7yat00e2g0000000a7kq2b"), id("job_01hf7yat00e2g0000000a7kq2c"));
         let next = NextStep::default();
-        insta::assert_snapshot!(goes_on(&next, &[one], false), @"job a7kq2b goes on · gpulayer attach a7kq2b");
-        insta::assert_snapshot!(goes_on(&next, &[one], true), @"job a7kq2b was told to stop and ends by itself · gpulayer attach a7kq2b");
-        insta::assert_snapshot!(goes_on(&next, &[one, other], false), @"the jobs go on · gpulayer wait a7kq2b a7kq2c");
+        insta::assert_snapshot!(goes_on(&next, &[one], Left::Alone), @"job a7kq2b goes on · gpulayer attach a7kq2b");
+        insta::assert_snapshot!(goes_on(&next, &[one], Left::Stopping), @"job a7kq2b was told to stop and ends by itself · gpulayer attach a7kq2b");
+        insta::assert_snapshot!(goes_on(&next, &[one], Left::WithoutDaemon), @"job a7kq2b is left as it is · gpulayer attach a7kq2b");
+        insta::assert_snapshot!(goes_on(&next, &[one, other], Left::Alone), @"the jobs go on · gpulayer wait a7kq2b a7kq2c");
     }
 }

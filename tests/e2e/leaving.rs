@@ -162,3 +162,45 @@ async fn a_second_down_says_what_it_waits_for() {
     house.client().post::<Value>(&format!("/v1/jobs/{id}/cancel"), &kill).await.unwrap();
     assert!(first.wait().unwrap().success() && second.wait().unwrap().success());
 }
+
+#[actix_rt::test]
+async fn commands_that_still_follow_a_job_leave_a_stopped_daemon_stopped() {
+    let house = House::new();
+    let cpus = std::thread::available_parallelism().unwrap().to_string();
+    let submit = |text: &str| {
+        let output = house.run(&["submit", "--source", "none", "--cpus", &cpus, "--shell", text]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().parse::<JobId>().unwrap()
+    };
+    let (running, queued) = (submit("echo up; sleep 1000"), submit("true"));
+    house.logged(running, "up").await;
+    let follow = |args: &[&str], job: JobId| {
+        let mut command = house.command(args);
+        command.arg(job.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut followers =
+        [follow(&["attach"], running), follow(&["logs", "-f"], running), follow(&["attach"], queued)];
+    // Each of them has asked for something.
+    for follower in &mut followers[..2] {
+        let mut line = String::new();
+        BufReader::new(follower.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+    }
+    let mut line = String::new();
+    BufReader::new(followers[2].stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("waiting"), "{line}");
+
+    assert!(house.run(&["down", "--yes"]).status.success());
+    let [attached, logs, waiting] = followers.map(|follower| follower.wait_with_output().unwrap());
+    flock(lock(&house.state().join("lock")), FlockOperation::NonBlockingLockExclusive)
+        .expect("nobody started it again");
+    assert_eq!(attached.status.code(), Some(130), "{attached:?}");
+    assert!(logs.status.success(), "{logs:?}");
+    assert_eq!(waiting.status.code(), Some(75), "{waiting:?}");
+    let said = String::from_utf8_lossy(&waiting.stderr).into_owned();
+    assert!(said.contains("`gpulayer down` stopped it meanwhile"), "{said}");
+    // What is typed now starts the next daemon, and that one does what waits.
+    let output = house.run(&["wait", &queued.to_string()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}
