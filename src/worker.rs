@@ -401,6 +401,7 @@ impl Life {
             let resume = self.channel.resume(ResumeRequest {
                 worker_id,
                 identity: self.identity.clone(),
+                name: Some(self.options.name.clone()),
                 capabilities: (*self.capabilities).clone(),
                 tasks: held.list(),
                 process: Some(process.clone()),

@@ -369,6 +369,9 @@ impl Handler<ResumeWorker> for WorkerSession {
         };
         self.release_parked(ctx);
         self.record.identity = request.identity;
+        if let Some(name) = request.name {
+            self.record.name = name;
+        }
         self.process = request.process;
         self.record.capabilities = request.capabilities;
         self.vitals = Vitals::default();

@@ -102,6 +102,13 @@ pub struct ResumeRequest {
     /// Who it is now.
     #[serde(flatten)]
     pub identity: Identity,
+    /// What people call it from now on; absent: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(
+        max_length = 63,
+        pattern = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
+    )]
+    pub name: Option<String>,
     /// What it has now.
     pub capabilities: Capabilities,
     /// What it still holds.

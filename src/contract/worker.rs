@@ -12,6 +12,18 @@ use super::problem::Warning;
 use super::quantity::{Cpus, Seconds, Timestamp};
 use super::telemetry::{ClockOffset, Telemetry};
 
+/// What [`is_name`] asks for, in words.
+pub const NAME_RULE: &str = "1 to 63 characters, without control characters or space around them";
+/// Characters of a worker's name at most.
+const NAME_CHARACTERS: usize = 63;
+
+/// Whether a worker can be called so: names are printed in tables and typed after `--on`.
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_CHARACTERS).contains(&name.chars().count())
+        && !name.chars().any(char::is_control)
+        && name.trim() == name
+}
+
 /// A task's state (CONTRACT, Words and states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -188,6 +188,7 @@ fn resume_of(scene: &Scene, identity: Identity, process: &str) -> Answer<ResumeA
     let request = ResumeRequest {
         worker_id: WORKER,
         identity,
+        name: Some("renamed".to_owned()),
         capabilities: capabilities(),
         tasks: vec![held()],
         process: Some(process.to_owned()),

@@ -80,8 +80,13 @@ async fn a_worker_that_joined_once_comes_back_without_a_flag_or_a_token() {
     // A second join to the same server is the same worker too.
     second.signal(Signal::TERM);
     assert_eq!(second.ends(), Some(0));
-    let resumed = Joined::start(&mut worker(&house, &["start"])).says("joined");
-    assert_eq!(resumed, again);
+    let mut third = Joined::start(&mut worker(&house, &["start"]));
+    assert_eq!(third.says("joined"), again);
+    third.signal(Signal::TERM);
+    assert_eq!(third.ends(), Some(0));
+    let mut renamed = Joined::start(&mut worker(&house, &["start", "--name", "shed"]));
+    assert_eq!(renamed.says("joined"), again.replace(" as box ", " as shed "));
+    assert_eq!(names(&house).await, [("shed".to_owned(), "idle".to_owned())]);
 }
 
 #[actix_rt::test]

@@ -13,7 +13,7 @@ use crate::config::{Settings, places};
 use crate::contract::pin::Pin;
 use crate::contract::problem::Fault;
 use crate::contract::quantity::Cpus;
-use crate::contract::worker::WorkerKind;
+use crate::contract::worker::{self, WorkerKind};
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::spec::human;
@@ -110,6 +110,7 @@ pub(super) fn settle(
     let mut remembered = known.unwrap_or_default();
     remember(&mut reader, args, &mut remembered);
     believe(&mut reader, args, pins, endpoint.as_ref(), &mut remembered);
+    believe_settings(settings, endpoint.as_ref(), &mut remembered);
     if let Some(folder) = &folder
         && places::on_network_file_system(folder)
     {
@@ -241,6 +242,15 @@ fn believe(
     }
 }
 
+/// `GPULAYER_PIN` and `GPULAYER_CA_FILE`, if nothing else was ever said and they are not for another server.
+fn believe_settings(settings: &Settings, endpoint: Option<&Endpoint>, to: &mut Remembered) {
+    let Some(endpoint @ Endpoint::Https { .. }) = endpoint else { return };
+    let of_another = settings.url.as_deref().and_then(|url| Endpoint::parse(url).ok());
+    if to.pins.is_empty() && to.ca_file.is_none() && of_another.is_none_or(|other| other == *endpoint) {
+        (to.pins, to.ca_file) = (settings.pins.clone(), settings.ca_file.clone());
+    }
+}
+
 /// `box-8470`.
 fn folder_name(endpoint: &Endpoint) -> String {
     let shown = endpoint.to_string();
@@ -305,8 +315,8 @@ fn remember(reader: &mut Reader, args: &WorkerArgs, to: &mut Remembered) {
         }
     }
     if let Some(name) = &args.name {
-        if name.is_empty() || name.len() > LABEL_VALUE_BYTES || name.chars().any(char::is_control) {
-            reader.wrong("--name", "has 1 to 255 bytes, no control characters");
+        if !worker::is_name(name) {
+            reader.wrong("--name", format!("{name}: expected {}", worker::NAME_RULE));
         }
         to.name = Some(name.clone());
     }
@@ -400,7 +410,8 @@ fn options(
     task_user: Option<Account>,
     settings: &Settings,
 ) -> WorkerOptions {
-    let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    // The system takes one character more than a worker's name may have.
+    let machine = || rustix::system::uname().nodename().to_string_lossy().chars().take(63).collect();
     let (disk, log) = (settings.worker_disk, settings.log_limits);
     WorkerOptions {
         labels: from.labels.clone(),

@@ -20,7 +20,7 @@ use crate::contract::protocol::{
     HeartbeatRequest, LogsAnswer, LogsRequest, Orders, RegisterRequest, Report, ReportItem, ReportRequest,
     ReportResult, ResumeRequest, TaskAnswer,
 };
-use crate::contract::worker::{Phase, WorkerKind};
+use crate::contract::worker::{self, Phase, WorkerKind};
 use crate::credentials;
 use crate::http::blocking;
 use crate::http::body::{self, BATCH_LIMIT_BYTES};
@@ -40,21 +40,12 @@ async fn read<T: DeserializeOwned>(request: &HttpRequest, payload: web::Payload)
     body::parse(&body::read_json_bytes(request, payload, BATCH_LIMIT_BYTES).await?)
 }
 
-/// Characters of a worker's name at most.
-const NAME_CHARACTERS: usize = 63;
-
 /// A worker's name is printed in tables and typed after `--on`.
 fn check_name(name: &str) -> Result<(), Refusal> {
-    let characters = name.chars().count();
-    if (1..=NAME_CHARACTERS).contains(&characters)
-        && !name.chars().any(char::is_control)
-        && name.trim() == name
-    {
+    if worker::is_name(name) {
         return Ok(());
     }
-    let detail = format!(
-        "1 to {NAME_CHARACTERS} characters are expected, without control characters or space around them"
-    );
+    let detail = format!("{} are expected", worker::NAME_RULE);
     let fault = Fault { pointer: "/name".to_owned(), code: "invalid".to_owned(), detail };
     Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]))
 }
@@ -89,6 +80,7 @@ pub async fn resume(
     state: web::Data<EdgeState>,
 ) -> Result<HttpResponse, Refusal> {
     let asked: ResumeRequest = read(&request, payload).await?;
+    asked.name.as_deref().map_or(Ok(()), check_name)?;
     if asked.worker_id != worker.worker_id {
         return Err(Refusal::new(
             ErrorCode::Forbidden,

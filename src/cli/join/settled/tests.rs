@@ -99,6 +99,21 @@ fn what_was_given_before_holds_until_something_else_is_given() {
 }
 
 #[test]
+fn variables_say_whom_to_believe_when_nothing_else_does() {
+    let home = tempfile::tempdir().unwrap();
+    let mut settings = Settings::under(home.path()).unwrap();
+    let [theirs, other] = ["ab", "cd"].map(|digits| format!("sha256:{}", digits.repeat(32)));
+    settings.pins = vec![theirs.parse().unwrap()];
+    let box_ = WorkerArgs { server: Some("https://box".into()), ..args(home.path()) };
+    assert_eq!(settle(&box_, None, &settings).unwrap().trust.pins, settings.pins);
+    let given = WorkerArgs { pin: vec![other.clone()], ..box_.clone() };
+    assert_eq!(settle(&given, None, &settings).unwrap().trust.pins, [other.parse().unwrap()]);
+    settings.url = Some("https://elsewhere".into());
+    assert!(settle(&box_, None, &settings).unwrap().trust.pins.is_empty(), "they are for another server");
+    assert!(settle(&args(home.path()), None, &settings).is_ok(), "and for https only");
+}
+
+#[test]
 fn a_server_that_has_moved_is_known_by_its_key() {
     let home = tempfile::tempdir().unwrap();
     let settings = Settings::under(home.path()).unwrap();
