@@ -268,9 +268,6 @@ fn bounded(name: &str, schema: ObjectBuilder) -> ObjectBuilder {
     }
 }
 
-/// Bodies of which nothing is needed.
-const MAY_BE_ABSENT: &[&str] = &["CancelRequest", "DrainRequest", "StopRequest"];
-
 fn content(schema: Option<RefOr<Schema>>) -> utoipa::openapi::Content {
     ContentBuilder::new().schema(schema).build()
 }
@@ -281,10 +278,10 @@ fn body(takes: &Content) -> Option<utoipa::openapi::request_body::RequestBody> {
         Content::Nothing => None,
         Content::Json(described) | Content::Followed(described) => {
             let reference = Ref::from_schema_name(described.name.clone()).into();
-            let needed = if MAY_BE_ABSENT.contains(&described.name.as_str()) {
-                Required::False
-            } else {
-                Required::True
+            // No body is an empty object.
+            let needed = match (described.schema)() {
+                RefOr::T(Schema::Object(object)) if object.required.is_empty() => Required::False,
+                _ => Required::True,
             };
             Some(body.content("application/json", content(Some(reference))).required(Some(needed)).build())
         }
