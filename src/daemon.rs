@@ -118,6 +118,8 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
             warn!(error = &error as &dyn std::error::Error, "the worker did not stop cleanly");
         }
     }
+    // The ends that the stop itself caused: whoever follows a job reads them before it is sent away.
+    house.durability.clone().reached(house.journal.newest()).await;
     serving.stop().await;
     house.durability.clone().reached(house.journal.newest()).await;
     info!("stopped");

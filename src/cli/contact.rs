@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::screen::say;
 use crate::client::{Answer, Call, Client, ClientError, Retry};
+use crate::contract::error_code::ErrorCode;
 
 /// For how long a server that went away is waited for before the job is left alone.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
@@ -19,12 +20,14 @@ const GOOD_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct Contact<'a> {
     pub(super) client: &'a Client,
     lost_at: Cell<Option<Instant>>,
+    /// The server's last word was that it stops.
+    stopped: Cell<bool>,
     said: Cell<bool>,
 }
 
 impl<'a> Contact<'a> {
     pub(super) fn with(client: &'a Client) -> Self {
-        Self { client, lost_at: Cell::new(None), said: Cell::new(false) }
+        Self { client, lost_at: Cell::new(None), stopped: Cell::new(false), said: Cell::new(false) }
     }
 
     /// Waits for something, and meanwhile says that the contact is lost when it has been so for a while.
@@ -41,13 +44,14 @@ impl<'a> Contact<'a> {
         }
         // Another follower may have said it meanwhile, or found the server again.
         if self.lost_at.get().is_some() && !self.said.replace(true) {
-            say(&lost_line(self.client.endpoint(), PATIENCE));
+            say(&lost_line(self.client.endpoint(), self.stopped.get(), PATIENCE));
         }
         waited_for.await
     }
 
     fn found(&self) {
         self.lost_at.set(None);
+        self.stopped.set(false);
         if self.said.replace(false) {
             say("connected again");
         }
@@ -95,6 +99,9 @@ impl<'a> Perseverance<'a> {
         if self.good_since.take().is_some_and(|since| since.elapsed() > GOOD_AFTER) {
             self.retry = None;
         }
+        if failed.problem().is_some_and(|problem| problem.code == ErrorCode::NotReady) {
+            self.contact.stopped.set(true);
+        }
         if failed.is_connection() && self.contact.lost_at.get().is_none() {
             self.contact.lost_at.set(Some(Instant::now()));
         }
@@ -103,15 +110,22 @@ impl<'a> Perseverance<'a> {
     }
 }
 
-fn lost_line(endpoint: &crate::client::Endpoint, patience: Duration) -> String {
+/// What the job does meanwhile is not known from here, so nothing is said of it.
+fn lost_line(endpoint: &crate::client::Endpoint, stopped: bool, patience: Duration) -> String {
     let minutes = patience.as_secs() / 60;
-    format!("lost the connection to {endpoint}; trying again for {minutes} min; the job goes on")
+    let what = if stopped {
+        format!("the server at {endpoint} was stopped")
+    } else {
+        format!("lost the connection to {endpoint}")
+    };
+    format!("{what}; trying again for {minutes} min")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::client::Endpoint;
+    use crate::contract::problem::Problem;
 
     fn cut() -> ClientError {
         ClientError::Unreachable {
@@ -123,7 +137,8 @@ mod tests {
     #[test]
     fn the_line_names_the_server_and_the_time() {
         let endpoint = Endpoint::parse("http://box:8470").unwrap();
-        insta::assert_snapshot!(lost_line(&endpoint, PATIENCE), @"lost the connection to http://box:8470; trying again for 5 min; the job goes on");
+        insta::assert_snapshot!(lost_line(&endpoint, false, PATIENCE), @"lost the connection to http://box:8470; trying again for 5 min");
+        insta::assert_snapshot!(lost_line(&endpoint, true, PATIENCE), @"the server at http://box:8470 was stopped; trying again for 5 min");
     }
 
     #[tokio::test(start_paused = true)]
@@ -138,5 +153,18 @@ mod tests {
         assert!(contact.said.get());
         drop(one.attempt(std::future::ready(Ok(()))).await);
         assert!(!contact.said.get() && contact.lost_at.get().is_none(), "the next loss is said again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_said_that_it_stops_is_not_called_lost() {
+        let client = Client::new(Endpoint::parse("http://127.0.0.1:9").unwrap());
+        let contact = Contact::with(&client);
+        let mut one = Perseverance::of(&contact);
+        let stops = Problem::new(ErrorCode::NotReady, "the daemon is stopping");
+        assert!(one.pause_after(&ClientError::Refused(Box::new(stops))).await);
+        assert!(one.pause_after(&cut()).await);
+        assert!(contact.stopped.get());
+        drop(one.attempt(std::future::ready(Ok(()))).await);
+        assert!(!contact.stopped.get(), "it is back");
     }
 }

@@ -120,9 +120,15 @@ async fn long_poll<F: Follow>(
     let until = Instant::now() + asked.wait.duration();
     let mut page = first;
     while page.items.is_empty() && !page.ended && asked.wait.millis() > 0 {
-        match state.while_admitted(client, timeout_at(until, follow.wait(page.next_after))).await? {
-            Ok(woken) => woken?,
-            Err(_) => break,
+        match state.while_admitted(client, timeout_at(until, follow.wait(page.next_after))).await {
+            Ok(Ok(woken)) => woken?,
+            Ok(Err(_)) => break,
+            Err(refusal) if refusal.is_stopping() => {
+                // What a stopping daemon wrote last is told; if it wrote nothing, the next one is asked.
+                let last = follow.read(page.next_after, asked.limit as usize).await?;
+                return if last.items.is_empty() && !last.ended { Err(refusal) } else { Ok(last) };
+            }
+            Err(refusal) => return Err(refusal),
         }
         page = follow.read(page.next_after, asked.limit as usize).await?;
     }
@@ -136,10 +142,13 @@ struct Streaming<F: Follow> {
     after: u64,
     /// Read and not sent yet.
     page: Option<Sequence<F::Item>>,
+    /// The daemon stops: what there is to read is sent, and nothing is waited for.
+    last: bool,
     over: bool,
 }
 
-/// The body of a stream. It ends with `end`, or without it when it is cut.
+/// The body of a stream. It ends with `end`, or without it when it is cut. A stopping daemon cuts it once all is sent
+/// that was written until then, with `end` if the job has ended by then.
 fn events<F: Follow>(
     state: web::Data<EdgeState>,
     client: Client,
@@ -147,7 +156,7 @@ fn events<F: Follow>(
     first: Sequence<F::Item>,
     after: u64,
 ) -> impl Stream<Item = Result<Bytes, Refusal>> {
-    let streaming = Streaming { state, client, follow, after, page: Some(first), over: false };
+    let streaming = Streaming { state, client, follow, after, page: Some(first), last: false, over: false };
     stream::try_unfold(streaming, |mut streaming| async move {
         let piece = streaming.next().await?;
         Ok(piece.map(|piece| (piece, streaming)))
@@ -182,11 +191,16 @@ impl<F: Follow> Streaming<F> {
                 self.over = true;
                 return Ok(Some(Bytes::from(end_of(self.after))));
             }
+            if self.last {
+                return Ok(None);
+            }
             let wait = timeout(COMMENT_EVERY, self.follow.wait(self.after));
             match self.state.while_admitted(&self.client, wait).await {
-                Ok(Ok(woken)) => woken?,
+                Ok(Ok(Ok(()))) => {}
                 Ok(Err(_)) => return Ok(Some(Bytes::from_static(b": still here\n\n"))),
-                // Cut without `end`: whoever follows comes back to the next daemon, or learns that the token is over.
+                Ok(Ok(Err(refusal))) | Err(refusal) if refusal.is_stopping() => self.last = true,
+                Ok(Ok(Err(refusal))) => return Err(refusal),
+                // Cut without `end`: whoever follows comes back, and learns that the token is over.
                 Err(_) => return Ok(None),
             }
         }

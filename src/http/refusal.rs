@@ -63,6 +63,11 @@ impl Refusal {
         Self::new(ErrorCode::NotReady, "the daemon is stopping; try again when it is back")
     }
 
+    /// Whether it is [`Refusal::stopping`].
+    pub fn is_stopping(&self) -> bool {
+        self.problem.code == ErrorCode::NotReady
+    }
+
     /// A fault of ours: the details go to the log under the request's id, not to the caller.
     pub fn internal(error: impl std::error::Error) -> Self {
         let mut chain = error.to_string();

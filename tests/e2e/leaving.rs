@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::far_worker::FarWorker;
 use crate::house::{House, alive, eventually, shell};
 
 /// A job that hears no polite stop, for this long.
@@ -203,4 +204,41 @@ async fn commands_that_still_follow_a_job_leave_a_stopped_daemon_stopped() {
     let output = house.run(&["wait", &queued.to_string()]);
     assert!(output.status.success(), "{output:?}");
     assert!(house.run(&["down", "--yes"]).status.success());
+}
+
+#[actix_rt::test]
+async fn down_lets_followers_see_the_end_of_a_task_on_another_machine() {
+    let house = House::new();
+    let _daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
+    let url = format!("http://127.0.0.1:{}", house.port());
+    let _worker = FarWorker::start(&house, &url);
+    let id =
+        house.submit(&shell("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done")).await.id;
+    house.logged(id, "up").await;
+    let token = std::fs::read_to_string(house.home().join("client-token")).unwrap();
+    let follow = |args: &[&str], far: bool| {
+        let mut command = house.command(args);
+        command.arg(id.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if far {
+            command.env("GPULAYER_URL", &url).env("GPULAYER_TOKEN", token.trim());
+            command.env("GPULAYER_HOME", house.path().join("elsewhere"));
+        }
+        command.spawn().unwrap()
+    };
+    let mut attached: Vec<_> =
+        [false, false, false, true, true, true].map(|far| follow(&["attach"], far)).into();
+    let mut log = follow(&["logs", "-f"], true);
+    for follower in attached.iter_mut().chain([&mut log]) {
+        let mut line = String::new();
+        BufReader::new(follower.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+    }
+    assert!(house.run(&["down", "--yes"]).status.success());
+    for follower in attached {
+        let output = follower.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with("bye\n"), "{output:?}");
+    }
+    let output = log.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stdout.ends_with(b"bye\n"), "{output:?}");
 }

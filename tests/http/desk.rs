@@ -165,6 +165,12 @@ impl Shared {
 
     /// Moves a job, as the supervisor would.
     pub fn moved(&self, job_id: JobId, state: JobState) {
+        self.moved_unheard(job_id, state);
+        self.wake();
+    }
+
+    /// The same, and nobody who waits for it is told.
+    pub fn moved_unheard(&self, job_id: JobId, state: JobState) {
         {
             let mut standings = self.standings.lock();
             let standing = standings.get_mut(&job_id).unwrap();
@@ -178,7 +184,6 @@ impl Shared {
             let moved = Change::JobMoved(job_id, standing.clone());
             self.commit(&[moved]);
         }
-        self.wake();
     }
 
     fn satisfied(&self, job_id: JobId, until: Until) -> bool {

@@ -144,6 +144,32 @@ fn a_stopping_server_cuts_streams_without_an_end() {
 }
 
 #[test]
+fn a_stopping_server_tells_the_end_that_it_caused() {
+    let mut stand = Stand::start();
+    let id = stand.submit();
+    log(&stand, id, 1, &["hello"]);
+    let path = |rest: &str| format!("/v1/jobs/{id}{rest}");
+    let open = |rest: &str, accept: &str| {
+        let request = stand.unix("GET", &path(rest)).header("Connection", "close");
+        if accept.is_empty() { request.open() } else { request.header("Accept", accept).open() }
+    };
+    let polls = [open("?wait_s=60", ""), open("/events?wait_s=60&after=0", "")];
+    let mut streams = [open("/logs", "text/event-stream"), open("/events", "text/event-stream")];
+    streams[0].until("hello");
+    eventually("all are parked", || stand.shared.watchers() == 4);
+    stand.shared.moved_unheard(id, JobState::Cancelled);
+    stand.stop();
+    let text = |answer: crate::wire::Answer| String::from_utf8(answer.body).unwrap();
+    let [job, page] = polls;
+    assert!(text(job.rest()).contains("\"state\":\"cancelled\""));
+    assert!(text(page.rest()).contains("\"ended\":true"));
+    for stream in streams {
+        let body = text(stream.rest());
+        assert!(body.contains("event: end"), "{body}");
+    }
+}
+
+#[test]
 fn numbers_beyond_what_is_counted_are_refused_and_the_last_one_is_not() {
     let stand = Stand::start();
     let id = stand.submit();

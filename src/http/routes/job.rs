@@ -41,8 +41,12 @@ pub async fn show(
         state.check_seen(&client, id)?;
         // A job that is not live answers at once, so the store is read only once, afterwards.
         let parked = timeout(wait.duration(), state.watch_job(id, Until::Ended));
-        if let Ok(watched) = state.while_admitted(&client, parked).await? {
-            watched?;
+        match state.while_admitted(&client, parked).await {
+            Ok(Ok(watched)) => watched?,
+            Ok(Err(_)) => {}
+            // The end that a stopping daemon caused is told; what has not ended is asked of the next one.
+            Err(refusal) if refusal.is_stopping() && state.standing(&client, id)?.state.ended() => {}
+            Err(refusal) => return Err(refusal),
         }
     }
     Ok(HttpResponse::Ok().json(state.shown_job(&client, id).await?))
