@@ -365,6 +365,10 @@ impl CliError {
                     "set GPULAYER_TOKEN to a client token; on the server's machine: GPULAYER_TOKEN=$(cat ~/.gpulayer/client-token)"
                         .to_owned(),
                 ),
+                ErrorCode::TokenExpired | ErrorCode::TokenRevoked => Some(
+                    "`gpulayer token create` on the server's machine makes another; set GPULAYER_TOKEN to it, or save it with `gpulayer connect`"
+                        .to_owned(),
+                ),
                 ErrorCode::StorageFull => Some("free disk space on the server, or remove ended jobs with `".to_owned() + &next.command("rm") + "`"),
                 ErrorCode::Internal => Some(format!("look for request {} in the daemon's log", problem.request_id)),
                 _ if problem.retryable => Some("try again shortly".to_owned()),

@@ -30,6 +30,7 @@ use super::spec_building::{Draft, Surroundings};
 use super::typed::Typed;
 use super::verdict::{noticed, undeclared, verdict};
 use crate::client::{Call, Client, ClientError, Endpoint};
+use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState, LEFT_OUT_HEADER, LeftOutOfSource};
 use crate::contract::problem::Warning;
@@ -425,9 +426,9 @@ enum Left {
     Alone,
     /// It was told to stop.
     Stopping,
-    /// The own daemon is gone and stays so until the next command: what had not started waits, `down` may have
-    /// cancelled the rest.
-    WithoutDaemon,
+    /// The server is gone, and what becomes of the job is not known from here: what had not started waits, `down` may
+    /// have cancelled the rest.
+    Unseen,
 }
 
 impl Left {
@@ -436,11 +437,22 @@ impl Left {
     }
 }
 
+/// Whether the server does not let this command look on any longer, which concerns no job. A token that was never good
+/// is another matter: whoever comes with it has not seen the job.
+fn is_shut_out(error: &ClientError) -> bool {
+    let code = error.problem().map(|problem| problem.code);
+    matches!(code, Some(ErrorCode::TokenExpired | ErrorCode::TokenRevoked))
+}
+
 /// 75 when the connection is given up while the job still runs (CONTRACT, Command line).
 fn given_up(next: &NextStep, error: CliError, ids: &[JobId], how: Left) -> Result<ExitStatus, CliError> {
     let how = match &error {
-        CliError::Client(ClientError::NotStarted { .. }) => Left::WithoutDaemon,
-        CliError::Client(error) if error.is_connection() => how,
+        CliError::Client(error)
+            if error.is_connection() || matches!(error, ClientError::NotStarted { .. }) =>
+        {
+            Left::Unseen
+        }
+        CliError::Client(error) if is_shut_out(error) => how,
         error if error.is_broken_pipe() => how,
         _ => return Err(error),
     };
@@ -464,13 +476,13 @@ fn goes_on(next: &NextStep, ids: &[JobId], how: Left) -> String {
             let does = match how {
                 Left::Alone => "goes on",
                 Left::Stopping => "was told to stop and ends by itself",
-                Left::WithoutDaemon => "is left as it is",
+                Left::Unseen => "is left as it is",
             };
             format!("job {} {does} · {}", tail(*id), next.command(&format!("attach {}", tail(*id))))
         }
         ids => {
             let tails: Vec<_> = ids.iter().map(|id| tail(*id)).collect();
-            let go = if how == Left::WithoutDaemon { "are left as they are" } else { "go on" };
+            let go = if how == Left::Unseen { "are left as they are" } else { "go on" };
             format!("the jobs {go} · {}", next.command(&format!("wait {}", tails.join(" "))))
         }
     }
@@ -493,7 +505,7 @@ mod tests {
         let next = NextStep::default();
         insta::assert_snapshot!(goes_on(&next, &[one], Left::Alone), @"job a7kq2b goes on · gpulayer attach a7kq2b");
         insta::assert_snapshot!(goes_on(&next, &[one], Left::Stopping), @"job a7kq2b was told to stop and ends by itself · gpulayer attach a7kq2b");
-        insta::assert_snapshot!(goes_on(&next, &[one], Left::WithoutDaemon), @"job a7kq2b is left as it is · gpulayer attach a7kq2b");
+        insta::assert_snapshot!(goes_on(&next, &[one], Left::Unseen), @"job a7kq2b is left as it is · gpulayer attach a7kq2b");
         insta::assert_snapshot!(goes_on(&next, &[one, other], Left::Alone), @"the jobs go on · gpulayer wait a7kq2b a7kq2c");
     }
 }

@@ -1,9 +1,12 @@
 //! Credentials on the real binaries: a worker is thrown out, and tokens are made, used and revoked from the command
 //! line.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use gpulayer::client::{Call, Client, Endpoint};
 use gpulayer::contract::end::EndReason;
-use gpulayer::contract::ids::TaskId;
+use gpulayer::contract::ids::{JobId, TaskId};
 use gpulayer::contract::job::JobState;
 use serde_json::{Value, json};
 
@@ -124,6 +127,44 @@ async fn tokens_are_made_used_and_revoked_from_the_command_line() {
     assert!(refused.contains("the token `lab` was revoked"), "{refused}");
     let (gone, _) = text(&house.run(&["token", "list", "--all"]));
     assert!(gone.lines().any(|line| line.starts_with("lab") && line.contains("revoked")), "{gone}");
+}
+
+#[actix_rt::test]
+async fn followers_whose_token_is_revoked_leave_and_say_that_the_job_goes_on() {
+    let house = House::new();
+    let _daemon = house.daemon_with(&["--port", "0"]).await;
+    let alice = text(&house.run(&["token", "create", "--name", "alice"])).0;
+    let url = format!("http://127.0.0.1:{}", port(&house));
+    let as_alice = |args: &[&str]| {
+        let mut command = house.command(args);
+        command.env("GPULAYER_URL", &url).env("GPULAYER_TOKEN", alice.trim());
+        command.env("GPULAYER_HOME", house.path().join("elsewhere")).current_dir(house.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let run = as_alice(&["run", "--source", "none", "--name", "long", "--shell", "echo up; exec sleep 600"]);
+    let id = eventually("the job", async || {
+        let jobs: Value = house.client().get("/v1/jobs").await.unwrap();
+        jobs["items"][0]["id"].as_str().map(|id| id.parse::<JobId>().unwrap())
+    })
+    .await;
+    house.logged(id, "up").await;
+    let mut attach = as_alice(&["attach", "long"]);
+    let mut line = String::new();
+    BufReader::new(attach.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+    // A whole id costs no call, so that whatever it is told concerns the job.
+    let wait = as_alice(&["wait", &id.to_string()]);
+
+    assert!(house.run(&["token", "revoke", "alice"]).status.success());
+    let tail = id.to_string()[id.to_string().len() - 6..].to_owned();
+    for follower in [run, attach, wait] {
+        let output = follower.wait_with_output().unwrap();
+        let (_, said) = text(&output);
+        assert_eq!(output.status.code(), Some(75), "{said}");
+        assert!(said.contains("the token `alice` was revoked"), "{said}");
+        assert!(said.contains(&format!("job {tail} goes on · gpulayer attach {tail}")), "{said}");
+    }
+    assert!(house.run(&["cancel", "--now", &id.to_string()]).status.success());
 }
 
 #[actix_rt::test]
