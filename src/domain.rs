@@ -13,6 +13,7 @@ pub mod placement;
 pub mod poll_limit;
 pub mod redaction;
 pub mod retry;
+pub mod roll_call;
 pub mod secrets;
 pub mod spec;
 pub mod task_run;

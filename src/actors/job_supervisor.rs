@@ -6,7 +6,7 @@
 //! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
 //! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `CountJobs`, `PrepareStop`,
 //! `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `SessionClosed`,
-//! `TasksReported`, `WorkerReturned`, `TaskGone`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal
+//! `TasksReported`, `WorkerReturned`, `TaskGone`, `TasksUnaccounted`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal
 //! (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
 //! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
@@ -16,6 +16,7 @@ mod clients;
 mod draining;
 mod keys;
 pub mod restore;
+mod roll_call;
 mod speech;
 mod tokens;
 mod watchers;

@@ -4,12 +4,13 @@
 //! Never: decides about tasks; reports go on to the supervisor.
 //! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`, `DrainDecided`,
 //! `SessionRevoked`).
-//! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `SessionOpened`, `SessionClosed`), the
-//! lease reaper (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
+//! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `TasksUnaccounted`, `SessionOpened`,
+//! `SessionClosed`), the lease reaper (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
 //! `WorkerDraining`, `WorkerLeft`).
 //! After a restart: opened again from the worker's row, offline until its first word; offers and stops are told
 //! again by the supervisor.
 
+mod heartbeats;
 mod vitals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +20,10 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 use tokio::time::Instant;
 
 use super::messages::front_desk::{
-    Acquire, DeregisterWorker, Heartbeat, Keyed, ReportTasks, ResumeWorker, WorkerRefusal,
+    Acquire, DeregisterWorker, Keyed, ReportTasks, ResumeWorker, WorkerRefusal,
 };
 use super::messages::job_supervisor::{
-    SessionClosed, SessionOpened, TaskGone, TasksReported, WorkerReturned,
+    SessionClosed, SessionOpened, TaskGone, TasksReported, TasksUnaccounted, WorkerReturned,
 };
 use super::messages::lease_reaper::Renew;
 use super::messages::scheduler::{
@@ -35,12 +36,13 @@ use super::messages::{Reply, send};
 use crate::clock;
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{
-    AcquireAnswer, Assignment, HeartbeatAnswer, Held, Orders, RegisterAnswer, ReportAnswer, ResumeAnswer,
-    ResumeRequest, StopOrder, Timing,
+    AcquireAnswer, Assignment, Held, Orders, RegisterAnswer, ReportAnswer, ResumeAnswer, ResumeRequest,
+    StopOrder, Timing,
 };
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::contract::worker::{Worker, WorkerKind, WorkerState};
 use crate::domain::change::{Change, WorkerRecord};
+use crate::domain::roll_call::RollCall;
 use crate::domain::worker_return::{self, Known, Newcomer, Pace, Return, ReturnRefusal};
 use crate::durability::Durability;
 use crate::journal::Journal;
@@ -62,6 +64,8 @@ pub struct SessionTells {
     pub returned: Recipient<WorkerReturned>,
     /// The supervisor.
     pub gone: Recipient<TaskGone>,
+    /// The supervisor.
+    pub unaccounted: Recipient<TasksUnaccounted>,
     /// The lease reaper.
     pub renew: Recipient<Renew>,
     /// The scheduler.
@@ -99,6 +103,7 @@ pub struct WorkerSession {
     /// The process that resumed last.
     process: Option<String>,
     vitals: Vitals,
+    roll_call: RollCall,
     /// Why it says it is unhealthy; as old as its newest heartbeat.
     unhealthy: Option<String>,
 }
@@ -139,6 +144,7 @@ impl WorkerSession {
             heard_at: Instant::now(),
             process: None,
             vitals: Vitals::default(),
+            roll_call: RollCall::default(),
             unhealthy: None,
         }
     }
@@ -212,43 +218,12 @@ impl WorkerSession {
         });
     }
 
-    /// The names in its table of secrets, passed on when they are news.
-    fn heard_secrets(&mut self, names: Option<Vec<String>>) {
-        if let Some(names) = names.filter(|names| *names != self.record.capabilities.secrets) {
-            self.record.capabilities.secrets.clone_from(&names);
-            self.tells.secrets.do_send(WorkerSecrets { worker_id: self.record.id, names });
-        }
-    }
-
-    /// What it said of its own health, passed on when it is news.
-    fn heard_health(&mut self, unhealthy: Option<String>) {
-        if self.unhealthy != unhealthy {
-            self.unhealthy.clone_from(&unhealthy);
-            self.tells.health.do_send(WorkerHealth { worker_id: self.record.id, unhealthy });
-        }
-    }
-
     fn fell_silent(&mut self, ctx: &mut Context<Self>) {
         if let Presence::Online { last_seen, silence, .. } = &self.presence {
             let last_seen = Some(*last_seen);
             ctx.cancel_future(*silence);
             self.presence = Presence::Offline { last_seen };
             self.tells.down.do_send(WorkerDown { worker_id: self.record.id });
-        }
-    }
-
-    /// Trees of lost tasks that the worker no longer lists are gone.
-    fn notice_gone(&mut self, held: &[Held]) {
-        let gone: Vec<TaskId> = self
-            .lost
-            .iter()
-            .filter(|task_id| !held.iter().any(|held| held.task_id == **task_id))
-            .copied()
-            .collect();
-        for task_id in gone {
-            self.lost.remove(&task_id);
-            self.stops.remove(&task_id);
-            self.tells.gone.do_send(TaskGone { worker_id: self.record.id, task_id });
         }
     }
 
@@ -375,6 +350,7 @@ impl Handler<ResumeWorker> for WorkerSession {
         self.process = request.process;
         self.record.capabilities = request.capabilities;
         self.vitals = Vitals::default();
+        self.roll_call.began_anew();
         // Its first heartbeat says it anew.
         self.heard_health(None);
         self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
@@ -394,37 +370,6 @@ impl Handler<ResumeWorker> for WorkerSession {
         });
         let answer = ResumeAnswer { timing: self.timing, orders: self.orders() };
         self.record_then(call.reply, Ok(answer));
-    }
-}
-
-impl Handler<Heartbeat> for WorkerSession {
-    type Result = ();
-
-    fn handle(&mut self, call: Heartbeat, ctx: &mut Self::Context) {
-        let request = call.request;
-        if self.record.gone {
-            // It must not look present again: nothing may be placed on it. But what it says of its tasks counts: those
-            // that it was to kill are gone when it no longer lists them.
-            let known = self.record.identity.incarnation;
-            if request.incarnation > known || request.incarnation == known && self.vitals.hear(&request) {
-                self.notice_gone(&request.tasks);
-            }
-            self.refuse_gone(call.reply);
-            return;
-        }
-        if request.incarnation != self.record.identity.incarnation {
-            send(call.reply, Err(WorkerRefusal::Superseded));
-            return;
-        }
-        if self.vitals.hear(&request) {
-            self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
-            let tasks = request.tasks.iter().map(|held| (held.task_id, held.epoch)).collect();
-            self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks });
-            self.notice_gone(&request.tasks);
-            self.heard_health(request.health);
-            self.heard_secrets(request.secrets);
-        }
-        send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders: self.orders() }));
     }
 }
 
@@ -498,6 +443,11 @@ impl Handler<Settled> for WorkerSession {
 
     fn handle(&mut self, settled: Settled, _: &mut Self::Context) {
         self.offers.remove(&settled.task_id);
+        if settled.started {
+            self.roll_call.started(settled.task_id);
+        } else {
+            self.roll_call.settled(settled.task_id);
+        }
         if !settled.started && !self.lost.contains(&settled.task_id) {
             self.stops.remove(&settled.task_id);
         }

@@ -226,6 +226,10 @@ pub struct HeartbeatRequest {
     /// Names in its `[secrets]` table, whenever it may change; absent = as it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
+    /// The newest heartbeat of this start that it had the answer to when it wrote this one. Only then does it count that
+    /// a task is not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_seq: Option<u64>,
 }
 
 /// The answer to a heartbeat.

@@ -99,6 +99,7 @@ impl House {
             reported: supervisor.clone().recipient(),
             returned: supervisor.clone().recipient(),
             gone: supervisor.clone().recipient(),
+            unaccounted: supervisor.clone().recipient(),
             renew: reaper.recipient(),
             up: scheduler.clone().recipient(),
             down: scheduler.clone().recipient(),

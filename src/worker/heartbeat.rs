@@ -53,7 +53,7 @@ impl Heartbeat {
     async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(self.every.duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut seq, mut clock_offset) = (0, None);
+        let (mut seq, mut answered_seq, mut clock_offset) = (0, None, None);
         let mut under_way = JoinSet::new();
         let mut silence = Silence::default();
         loop {
@@ -65,7 +65,8 @@ impl Heartbeat {
                         under_way.abort_all();
                     }
                     seq += 1;
-                    under_way.spawn(beat(Arc::clone(&self.channel), self.says(seq, clock_offset)));
+                    let says = self.says(seq, answered_seq, clock_offset);
+                    under_way.spawn(beat(Arc::clone(&self.channel), says));
                     continue;
                 }
                 Some(ended) = under_way.join_next() => match ended {
@@ -75,11 +76,12 @@ impl Heartbeat {
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             match answered {
-                Ok((answer, offset)) => {
+                Ok(Answered { seq, answer, offset }) => {
                     // Older ones have nothing to say any more.
                     under_way.abort_all();
                     silence.broken();
                     clock_offset = offset;
+                    answered_seq = answered_seq.max(Some(seq));
                     self.pass_on(answer.orders);
                 }
                 Err(ChannelError::SessionOver(end)) => {
@@ -91,7 +93,12 @@ impl Heartbeat {
         }
     }
 
-    fn says(&self, seq: u64, clock_offset_s: Option<ClockOffset>) -> HeartbeatRequest {
+    fn says(
+        &self,
+        seq: u64,
+        answered_seq: Option<u64>,
+        clock_offset_s: Option<ClockOffset>,
+    ) -> HeartbeatRequest {
         HeartbeatRequest {
             seq,
             incarnation: self.incarnation,
@@ -100,6 +107,7 @@ impl Heartbeat {
             clock_offset_s,
             health: self.room.unhealthy(),
             secrets: Some(self.secret_names.borrow().clone()),
+            answered_seq,
         }
     }
 
@@ -110,16 +118,21 @@ impl Heartbeat {
     }
 }
 
-/// One heartbeat, and what its answer says of the clocks.
-async fn beat(
-    channel: Arc<dyn WorkerChannel>,
-    says: HeartbeatRequest,
-) -> Result<(HeartbeatAnswer, Option<ClockOffset>), ChannelError> {
+/// The answer to one heartbeat.
+struct Answered {
+    seq: u64,
+    answer: HeartbeatAnswer,
+    /// What it says of the clocks.
+    offset: Option<ClockOffset>,
+}
+
+async fn beat(channel: Arc<dyn WorkerChannel>, says: HeartbeatRequest) -> Result<Answered, ChannelError> {
+    let seq = says.seq;
     let (sent, begun) = (clock::now(), Instant::now());
     let answer = channel.heartbeat(says).await?;
     let round_trip = Seconds::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
     let offset = clock_note::measured(sent, round_trip, answer.server_time);
-    Ok((answer, offset))
+    Ok(Answered { seq, answer, offset })
 }
 
 /// Tells people once when the server no longer answers, and once when it does again.

@@ -7,5 +7,6 @@ mod lease_reaper;
 mod persist_before_speak;
 mod recorder;
 mod repeats;
+mod roll_call;
 mod scheduler;
 mod worker_session;

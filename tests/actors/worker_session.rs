@@ -7,7 +7,7 @@ use gpulayer::actors::messages::front_desk::{
     Acquire, DeregisterWorker, Heartbeat, Keyed, ListWorkers, ResumeWorker, WorkerRefusal,
 };
 use gpulayer::actors::messages::job_supervisor::{
-    SessionClosed, SessionOpened, TaskGone, TasksReported, WorkerReturned,
+    SessionClosed, SessionOpened, TaskGone, TasksReported, TasksUnaccounted, WorkerReturned,
 };
 use gpulayer::actors::messages::lease_reaper::Renew;
 use gpulayer::actors::messages::scheduler::{
@@ -27,6 +27,7 @@ use gpulayer::contract::spec::JobSpec;
 use gpulayer::contract::telemetry::{ClockOffset, Telemetry};
 use gpulayer::contract::worker::{Capabilities, Drain, Worker, WorkerKind, WorkerState};
 use gpulayer::domain::change::{Change, WorkerRecord};
+use gpulayer::domain::roll_call::Unaccounted;
 use gpulayer::durability::durability;
 use gpulayer::journal::Journal;
 use gpulayer::store::{CommitPort, StoreError};
@@ -54,6 +55,7 @@ struct Scene {
     renewed: Heard<Renew>,
     returned: Heard<WorkerReturned>,
     gone: Heard<TaskGone>,
+    unaccounted: Heard<TasksUnaccounted>,
     draining: Heard<WorkerDraining>,
     left: Heard<WorkerLeft>,
     closed: Heard<SessionClosed>,
@@ -94,6 +96,7 @@ fn scene_of(drain: Option<Drain>) -> Scene {
     let (reported, heard_reported) = recorder();
     let (returned, heard_returned) = recorder();
     let (gone, heard_gone) = recorder();
+    let (unaccounted, heard_unaccounted) = recorder();
     let (renew, heard_renewed) = recorder();
     let (up, heard_up) = recorder();
     let (down, heard_down) = recorder();
@@ -107,6 +110,7 @@ fn scene_of(drain: Option<Drain>) -> Scene {
         reported,
         returned,
         gone,
+        unaccounted,
         renew,
         up,
         down,
@@ -142,6 +146,7 @@ fn scene_of(drain: Option<Drain>) -> Scene {
         renewed: heard_renewed,
         returned: heard_returned,
         gone: heard_gone,
+        unaccounted: heard_unaccounted,
         draining: heard_draining,
         left: heard_left,
         closed: heard_closed,
@@ -462,4 +467,58 @@ async fn what_a_heartbeat_measures_is_shown_and_a_clock_that_is_off_gets_a_note(
     let worker = shown().await;
     assert!(worker.notes[0].contains("61.0 s behind"), "{:?}", worker.notes);
     assert_eq!((worker.state, worker.health), (WorkerState::Idle, None), "it works all the same");
+}
+
+#[actix::test]
+async fn a_task_that_is_not_expected_there_or_missing_is_told_when_heartbeats_in_a_row_say_so() {
+    let mut scene = scene();
+    let beat = async |scene: &Scene, seq: u64, tasks: &[Held]| {
+        let (reply, answer) = oneshot::channel();
+        let request = HeartbeatRequest {
+            seq,
+            incarnation: 1,
+            tasks: tasks.to_vec(),
+            answered_seq: seq.checked_sub(1),
+            ..HeartbeatRequest::default()
+        };
+        scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
+        answer.await.unwrap().unwrap();
+    };
+    for seq in 1..=2 {
+        beat(&scene, seq, &[held()]).await;
+    }
+    settle().await;
+    assert_eq!(scene.unaccounted.so_far(), []);
+    beat(&scene, 3, &[held()]).await;
+    let told = |strangers: &[Held], missing: &[TaskId]| TasksUnaccounted {
+        worker_id: WORKER,
+        tasks: Unaccounted { strangers: strangers.to_vec(), missing: missing.to_vec() },
+    };
+    assert_eq!(scene.unaccounted.next().await, told(&[held()], &[]));
+
+    // Offered, started, and listed all the while.
+    scene.session.offer.do_send(offer());
+    for seq in 4..=9 {
+        beat(&scene, seq, &[held()]).await;
+    }
+    scene.session.settled.do_send(Settled { task_id: TASK, started: true });
+    for seq in 10..=15 {
+        beat(&scene, seq, &[held()]).await;
+    }
+    for seq in 16..=17 {
+        beat(&scene, seq, &[]).await;
+    }
+    settle().await;
+    assert_eq!(scene.unaccounted.so_far(), []);
+    beat(&scene, 18, &[]).await;
+    assert_eq!(scene.unaccounted.next().await, told(&[], &[TASK]));
+
+    // Settled since, and ordered to end.
+    scene.session.settled.do_send(Settled { task_id: TASK, started: false });
+    scene.session.stop.do_send(StopTask { task_id: TASK, cause: StopReason::Lost, now: true, lost: true });
+    for seq in 19..=25 {
+        beat(&scene, seq, &[held()]).await;
+    }
+    settle().await;
+    assert_eq!(scene.unaccounted.so_far(), []);
 }

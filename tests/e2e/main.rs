@@ -21,6 +21,7 @@ mod next_steps;
 mod processes;
 mod refusals;
 mod remote_worker;
+mod restored;
 mod revoking;
 mod second_machine;
 mod secrets;

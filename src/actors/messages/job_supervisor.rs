@@ -11,6 +11,7 @@ use crate::contract::ids::{Epoch, TaskId, WorkerId};
 use crate::contract::protocol::{Held, ReportAnswer, ReportItem};
 use crate::contract::worker::Drain;
 pub use crate::domain::placement::Placement;
+use crate::domain::roll_call::Unaccounted;
 
 /// The scheduler found places. Answered per job with `PlacementAccepted` or `PlacementRefused`.
 #[derive(Debug, Clone, PartialEq, Eq, Message)]
@@ -98,4 +99,14 @@ pub struct TaskGone {
     pub worker_id: WorkerId,
     /// The task.
     pub task_id: TaskId,
+}
+
+/// A worker's heartbeats list tasks that its session does not expect there, or none of what started there.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct TasksUnaccounted {
+    /// Whose.
+    pub worker_id: WorkerId,
+    /// What it holds and what it lacks.
+    pub tasks: Unaccounted,
 }

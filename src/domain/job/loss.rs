@@ -90,6 +90,18 @@ impl LiveJob {
         }
     }
 
+    /// Its worker, which is there and was not started anew, does not have this job's task any more.
+    pub fn missing_on(&mut self, ledger: &mut Ledger, worker: WorkerId) {
+        if let Stage::Running(placed, run) = &self.stage
+            && placed.worker == worker
+        {
+            let (placed, run) = (placed.clone(), *run);
+            let detail =
+                "its worker no longer has it: it ended there, and how it ended is not known to this server";
+            self.lose(ledger, &placed, &run, EndReason::WorkerLost, detail, false);
+        }
+    }
+
     /// Its worker was revoked. What has not started there goes elsewhere; a started task ends, and whatever it still
     /// holds stays taken until the worker says that it is gone. Says whether a started one was given up.
     pub fn revoke(&mut self, ledger: &mut Ledger) -> bool {
