@@ -25,6 +25,7 @@ pub mod small_forms;
 mod socket_file;
 pub mod state;
 mod submission;
+mod tcp;
 
 use actix_web::web;
 

@@ -2,6 +2,7 @@
 //! route opened or refused; every error leaves as `application/problem+json`; and it is counted.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -63,7 +64,7 @@ pub async fn outermost(
     let held = incoming::paced(&mut request, state.patience.body);
     // Strangers get one answer per connection: actix has no clock for the heads of further requests.
     let stranger = matches!(admitted, Ok(Caller::Anonymous) | Err(_));
-    if !stranger && let Some(newcomer) = request.conn_data::<Newcomer>() {
+    if !stranger && let Some(newcomer) = request.conn_data::<Arc<Newcomer>>() {
         newcomer.is_known();
     }
     let response = match admitted {

@@ -1,15 +1,15 @@
 //! Connections that have not shown a valid credential yet: only so many at once, per address and in all, so that
 //! strangers cannot use up memory and file descriptors. When there are too many, the oldest is cut: whoever has a
-//! credential shows it with the first request. From then on a connection is not counted any more.
+//! credential shows it with the first request. From then on a connection is not counted any more. Counted is from the
+//! moment in which a connection is there: what strangers do not say costs as much as what they say.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use actix_tls::accept::rustls_0_23::TlsStream;
-use actix_web::dev::Extensions;
 use parking_lot::Mutex;
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
@@ -42,6 +42,9 @@ struct Waiting {
     // In the order in which they came; with a handle of their own, by which they can be cut.
     all: BTreeMap<u64, (IpAddr, OwnedFd)>,
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
+    // By the descriptor of the connection itself, by which it is found again when its TLS is there. A descriptor that was
+    // closed and is another connection's now names that one.
+    by_socket: HashMap<RawFd, (u64, Weak<Newcomer>)>,
 }
 
 /// One of them: counted until it is known, or gone.
@@ -49,6 +52,7 @@ struct Waiting {
 pub struct Newcomer {
     among: Arc<Newcomers>,
     number: u64,
+    socket: RawFd,
     // Spares the lock to every further request of a connection.
     counted: AtomicBool,
 }
@@ -59,19 +63,26 @@ impl Newcomers {
         Arc::new(Self { limits, waiting: Mutex::default() })
     }
 
-    /// Counts a new connection. Those over the Unix socket are their user's own.
-    pub fn meet(self: &Arc<Self>, connection: &dyn std::any::Any, extensions: &mut Extensions) {
-        let Some(socket) = tcp_below(connection) else { return };
+    /// Counts a new TCP connection, for as long as what is returned lives. `None` = it is gone already.
+    pub fn meet(self: &Arc<Self>, socket: &TcpStream) -> Option<Arc<Newcomer>> {
         let handle = socket.as_fd().try_clone_to_owned();
         if let (Ok(peer), Ok(handle)) = (socket.peer_addr(), handle) {
-            extensions.insert(self.enter(peer.ip(), handle));
+            Some(self.enter(peer.ip(), handle, socket.as_raw_fd()))
         } else {
-            // It is gone already, or there is no descriptor left for it.
+            // Or there is no descriptor left for it.
             let _ = shutdown(socket, Shutdown::Both);
+            None
         }
     }
 
-    fn enter(self: &Arc<Self>, address: IpAddr, handle: OwnedFd) -> Newcomer {
+    /// The one that was met as this connection, or as the one that its TLS goes over. Connections over the Unix socket
+    /// are their user's own, and never met.
+    pub fn of(&self, connection: &dyn std::any::Any) -> Option<Arc<Newcomer>> {
+        let socket = tcp_below(connection)?.as_raw_fd();
+        self.waiting.lock().by_socket.get(&socket).and_then(|(_, newcomer)| newcomer.upgrade())
+    }
+
+    fn enter(self: &Arc<Self>, address: IpAddr, handle: OwnedFd, socket: RawFd) -> Arc<Newcomer> {
         let address = network_of(address);
         let mut waiting = self.waiting.lock();
         let here = waiting.by_address.get(&address);
@@ -90,7 +101,10 @@ impl Newcomers {
         let number = waiting.next;
         waiting.by_address.entry(address).or_default().insert(number);
         waiting.all.insert(number, (address, handle));
-        Newcomer { among: Arc::clone(self), number, counted: AtomicBool::new(true) }
+        let counted = AtomicBool::new(true);
+        let newcomer = Arc::new(Newcomer { among: Arc::clone(self), number, socket, counted });
+        waiting.by_socket.insert(socket, (number, Arc::downgrade(&newcomer)));
+        newcomer
     }
 }
 
@@ -126,7 +140,13 @@ impl Newcomer {
 
 impl Drop for Newcomer {
     fn drop(&mut self) {
-        self.is_known();
+        let mut waiting = self.among.waiting.lock();
+        if *self.counted.get_mut() {
+            waiting.remove(self.number);
+        }
+        if waiting.by_socket.get(&self.socket).is_some_and(|(number, _)| *number == self.number) {
+            waiting.by_socket.remove(&self.socket);
+        }
     }
 }
 
@@ -153,7 +173,7 @@ mod tests {
     use super::*;
 
     struct Connection {
-        newcomer: Newcomer,
+        newcomer: Arc<Newcomer>,
         theirs: UnixStream,
         _ours: UnixStream,
     }
@@ -162,7 +182,8 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         let handle = ours.try_clone().unwrap().into();
-        Connection { newcomer: newcomers.enter(address.parse().unwrap(), handle), theirs, _ours: ours }
+        let newcomer = newcomers.enter(address.parse().unwrap(), handle, ours.as_raw_fd());
+        Connection { newcomer, theirs, _ours: ours }
     }
 
     fn is_cut(connection: &mut Connection) -> bool {
@@ -191,7 +212,7 @@ mod tests {
         }
         drop((first, second, third, fourth, fifth, sixth));
         let waiting = newcomers.waiting.lock();
-        assert!(waiting.all.is_empty() && waiting.by_address.is_empty());
+        assert!(waiting.all.is_empty() && waiting.by_address.is_empty() && waiting.by_socket.is_empty());
     }
 
     #[test]

@@ -1,30 +1,37 @@
 //! The server itself: takes the Unix socket and TCP, with TLS or without, starts the HTTP threads, and stops without
 //! leaving a parked request behind.
 
+use std::any::Any;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_web::dev::ServerHandle;
+use actix_web::body::BoxBody;
+use actix_web::dev::{Extensions, Server, ServerHandle, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
+use futures_util::future::join_all;
 
 use super::caller::note_origin;
+use super::newcomers::Newcomers;
 use super::socket_file::SocketFile;
 use super::state::EdgeState;
-use super::{edge, routes};
+use super::{edge, routes, tcp};
 use crate::client::dead_peer;
 use crate::tls::{ServerTls, ServerTlsError};
 
 /// For a TLS handshake; whoever is slower is not let in.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-
-/// TLS handshakes that a thread has under way at once. While there are more it takes no connection: few enough for the
-/// memory, too many to be held up for all others from one machine.
-const HANDSHAKES: usize = 2048;
+pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// So long a connection of somebody known waits for the next request.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(600);
+/// So long a refused body is still read over, so that its sender comes to read why.
+pub(super) const DISCONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// So long answers in flight may take when the server stops.
+pub(super) const SHUTDOWN_WITHIN_S: u64 = 2;
 
 /// Where to listen, and with how many threads.
 #[derive(Debug)]
@@ -131,7 +138,7 @@ fn listen_on_both(port: u16) -> io::Result<TcpListener> {
 pub struct Serving {
     /// The bound TCP address.
     pub tcp: Option<SocketAddr>,
-    handle: ServerHandle,
+    handles: Vec<ServerHandle>,
     state: web::Data<EdgeState>,
     _socket: Option<Rc<SocketFile>>,
 }
@@ -146,58 +153,78 @@ impl Serving {
     pub async fn stop(self) {
         self.state.announce_stop();
         self.state.drain();
-        self.handle.stop(true).await;
+        join_all(self.handles.iter().map(|handle| handle.stop(true))).await;
     }
 }
 
-/// Starts serving. Must be called on an actix system's thread; the HTTP threads are the server's own.
+/// Starts serving. Must be called on an actix system's thread; the HTTP threads are the server's own, those of the Unix
+/// socket and those of TCP apart.
 pub fn serve(options: ServeOptions, state: Arc<EdgeState>) -> Result<Serving, ServeError> {
     let state = web::Data::from(state);
-    let shared = state.clone();
-    let newcomers = Arc::clone(&state.newcomers);
-    let mut server = HttpServer::new(move || {
-        App::new()
-            .app_data(shared.clone())
-            .configure(routes::configure)
-            .default_service(web::to(edge::no_such_path))
-            .wrap(from_fn(edge::outermost))
-    })
-    .workers(options.threads.max(1))
-    .disable_signals()
-    .h1_allow_half_closed(false)
-    .tcp_nodelay(true)
-    .keep_alive(Duration::from_secs(600))
-    .client_request_timeout(state.patience.head)
-    // So long a refused body is still read over, so that its sender comes to read why.
-    .client_disconnect_timeout(Duration::from_secs(3))
-    .tls_handshake_timeout(HANDSHAKE_WITHIN)
-    .max_connection_rate(HANDSHAKES)
-    .shutdown_timeout(2)
-    .on_connect(move |connection, extensions| {
-        note_origin(connection, extensions);
-        newcomers.meet(connection, extensions);
-    });
+    let threads = options.threads.max(1);
+    let mut servers = Vec::new();
     let mut socket = None;
     if let Some(path) = &options.unix_socket {
         let (bound, listener) = SocketFile::bind(path)?;
-        server = server.listen_uds(listener).map_err(ServeError::Start)?;
+        servers.push(local(listener, state.clone(), threads).map_err(ServeError::Start)?);
         socket = Some(Rc::new(bound));
     }
-    let mut tcp = None;
+    let mut address = None;
     if let Some(listener) = options.tcp {
         dead_peer::notice_dead_peer(&listener).map_err(ServeError::Start)?;
-        tcp = Some(listener.local_addr().map_err(ServeError::Start)?);
-        server = match &options.tls {
-            Some(tls) => server.listen_rustls_0_23(listener, tls.config()?),
-            None => server.listen(listener),
-        }
-        .map_err(ServeError::Start)?;
+        address = Some(listener.local_addr().map_err(ServeError::Start)?);
+        let tls = options.tls.as_ref().map(ServerTls::config).transpose()?;
+        servers.push(tcp::server(listener, tls, state.clone(), threads).map_err(ServeError::Start)?);
     }
-    let server = server.run();
-    let handle = server.handle();
-    actix_web::rt::spawn(server);
+    let handles = servers.iter().map(Server::handle).collect();
+    for server in servers {
+        actix_web::rt::spawn(server);
+    }
     if let Some(socket) = &socket {
         actix_web::rt::spawn(SocketFile::keep(Rc::downgrade(socket)));
     }
-    Ok(Serving { tcp, handle, state, _socket: socket })
+    Ok(Serving { tcp: address, handles, state, _socket: socket })
+}
+
+/// The server of the Unix socket.
+fn local(listener: UnixListener, state: web::Data<EdgeState>, threads: usize) -> io::Result<Server> {
+    let (head, newcomers) = (state.patience.head, Arc::clone(&state.newcomers));
+    let server = HttpServer::new(move || app(state.clone()))
+        .workers(threads)
+        .disable_signals()
+        .h1_allow_half_closed(false)
+        .keep_alive(KEEP_ALIVE)
+        .client_request_timeout(head)
+        .client_disconnect_timeout(DISCONNECT_WITHIN)
+        .shutdown_timeout(SHUTDOWN_WITHIN_S)
+        .on_connect(move |connection, extensions| meet(connection, extensions, &newcomers))
+        .listen_uds(listener)?;
+    Ok(server.run())
+}
+
+/// All that is served, whatever it comes over.
+pub(super) fn app(
+    state: web::Data<EdgeState>,
+) -> App<
+    impl ServiceFactory<
+        ServiceRequest,
+        Config = (),
+        Response = ServiceResponse<BoxBody>,
+        Error = actix_web::Error,
+        InitError = (),
+    >,
+> {
+    App::new()
+        .app_data(state)
+        .configure(routes::configure)
+        .default_service(web::to(edge::no_such_path))
+        .wrap(from_fn(edge::outermost))
+}
+
+/// Notes on a new connection what every request over it wants to know.
+pub(super) fn meet(connection: &dyn Any, extensions: &mut Extensions, newcomers: &Newcomers) {
+    note_origin(connection, extensions);
+    if let Some(newcomer) = newcomers.of(connection) {
+        extensions.insert(newcomer);
+    }
 }

@@ -143,3 +143,52 @@ async fn handshakes_that_never_end_keep_nobody_out() {
         assert!(matches!(ended, Ok(Ok(0) | Err(_))), "each is given up: {ended:?}");
     }
 }
+
+/// Files that a process has open.
+fn files_of(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+#[actix_rt::test]
+async fn thousands_that_never_begin_their_tls_stall_nobody_here_or_elsewhere() {
+    let house = House::new();
+    let daemon = house.daemon_with(&["--no-worker", "--port", "0", "--self-signed"]).await;
+    let status: Value = house.client().get("/v1/server").await.unwrap();
+    let listening = |name: &str| status["listening"][name].as_str().unwrap().to_owned();
+    let (url, pin) = (listening("url"), listening("pin"));
+    let place: SocketAddr = ([127, 0, 0, 1], url.rsplit_once(':').unwrap().1.parse().unwrap()).into();
+    let token = std::fs::read_to_string(house.home().join("client-token")).unwrap();
+    // Each asks over a connection of its own, and has to be answered at once.
+    let answered = async |crowd: usize| {
+        let far = Client::new(Endpoint::parse(&url).unwrap())
+            .with_trust(Trust::pinned(pin.parse().unwrap()))
+            .with_token(token.trim())
+            .unwrap();
+        for client in [far, house.client()] {
+            let asked = client.get::<Value>("/v1/whoami");
+            let who = tokio::time::timeout(Duration::from_secs(3), asked).await;
+            let who = who.unwrap_or_else(|_| panic!("{} was kept waiting by {crowd}", client.endpoint()));
+            assert_eq!(who.unwrap()["role"], "admin");
+        }
+    };
+    answered(0).await;
+    let (files, mut crowd) = (files_of(daemon.pid()), Vec::new());
+    let wanted = open_files().saturating_sub(500).min(6_000);
+    for number in 0..wanted {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 1, 1], 0).into()).unwrap();
+        crowd.push(socket.connect(place).await.unwrap());
+        if number % 500 == 0 {
+            answered(crowd.len()).await;
+        }
+    }
+    for _ in 0..5 {
+        answered(crowd.len()).await;
+    }
+    // Two files each, of at most 256 from one address; the few others are ours.
+    crate::house::eventually("all but the newest to be cut", async || {
+        (files_of(daemon.pid()) < files + 2 * 256 + 50).then_some(())
+    })
+    .await;
+    answered(crowd.len()).await;
+}

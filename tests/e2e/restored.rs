@@ -73,7 +73,10 @@ async fn an_older_state_put_back_leaves_no_task_that_only_one_side_knows() {
     let job = house.end(gone).await;
     let end = job.end.unwrap();
     assert_eq!(end.reason, EndReason::WorkerLost);
-    assert!(end.detail.as_ref().is_some_and(|detail| detail.contains("its worker no longer has it")), "{end:?}");
+    assert!(
+        end.detail.as_ref().is_some_and(|detail| detail.contains("its worker no longer has it")),
+        "{end:?}"
+    );
     eventually("what this state does not know to be killed", async || {
         newer_pids.iter().all(|pid| !alive(*pid)).then_some(())
     })
