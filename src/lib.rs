@@ -13,6 +13,7 @@ pub mod credentials;
 pub mod durability;
 pub mod journal;
 pub mod process;
+pub mod short_file;
 pub mod store;
 pub mod tls;
 

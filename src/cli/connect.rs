@@ -1,6 +1,5 @@
 //! `connect`: saves a server, after having spoken with it, and looks after the saved ones.
 
-use std::io::Read;
 use std::path::Path;
 
 use serde::Serialize;
@@ -17,6 +16,7 @@ use crate::config::connections::{Connection, Connections, is_name};
 use crate::contract::pin::Pin;
 use crate::contract::server::WhoAmI;
 use crate::credentials::{CLIENT_PREFIX, JOIN_PREFIX};
+use crate::short_file;
 
 /// A connection string and a token are short; more on standard input is a mistake.
 const MOST_READ_BYTES: u64 = 64 << 10;
@@ -192,15 +192,14 @@ fn meant(context: &Context, server: &str, args: &ConnectArgs) -> Result<Target, 
 }
 
 fn read_stdin() -> Result<String, CliError> {
-    let mut text = String::new();
-    let read = std::io::stdin().lock().take(MOST_READ_BYTES).read_to_string(&mut text);
-    read.map_err(|source| CliError::File { operation: "read", path: "/dev/stdin".into(), source })?;
+    let text = short_file::take_text(std::io::stdin().lock(), MOST_READ_BYTES)
+        .map_err(|source| CliError::File { operation: "read", path: "/dev/stdin".into(), source })?;
     Ok(text.trim().to_owned())
 }
 
 fn read_token(path: &Path) -> Result<String, CliError> {
     let source = |source| CliError::GivenFile { flag: "--token-file", path: path.to_owned(), source };
-    let text = std::fs::read_to_string(path).map_err(source)?;
+    let text = short_file::read_text(path, short_file::TOKEN_BYTES).map_err(source)?;
     let token = text.trim();
     if token.starts_with(CLIENT_PREFIX) || token.starts_with(JOIN_PREFIX) {
         return Ok(token.to_owned());

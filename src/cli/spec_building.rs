@@ -9,6 +9,7 @@ use super::error::CliError;
 use super::quantities::{bytes, number, seconds};
 use super::spec_args::SpecArgs;
 use crate::domain::spec::human;
+use crate::short_file;
 
 /// Variables that make a program find its environment: on the own daemon a job gets them from the submitting shell.
 const RECORDED: [&str; 4] = ["PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"];
@@ -117,9 +118,12 @@ fn secret(text: &str) -> Result<(&str, &str), CliError> {
     Ok((name, reference))
 }
 
+/// A spec, or a list of variables, that is larger was not written by hand, and no server takes it.
+const MOST_GIVEN_BYTES: u64 = 16 << 20;
+
 /// The text of a file that a flag names.
 fn given_text(flag: &'static str, path: &Path) -> Result<String, CliError> {
-    std::fs::read_to_string(path).map_err(|source| CliError::GivenFile {
+    short_file::read_text(path, MOST_GIVEN_BYTES).map_err(|source| CliError::GivenFile {
         flag,
         path: path.to_owned(),
         source,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 use crate::contract::pin::Pin;
+use crate::short_file;
 
 /// The longest name, in bytes.
 const NAME_BYTES: usize = 63;
@@ -53,7 +54,7 @@ pub struct Connections {
 impl Connections {
     /// Reads the file; none is an empty one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        match std::fs::read_to_string(path) {
+        match short_file::read_text(path, short_file::SETTINGS_BYTES) {
             Ok(text) => text.parse::<toml::Table>().and_then(toml::Table::try_into).map_err(|error| {
                 // The line itself may hold a token.
                 let before = error.span().map_or(0, |span| span.start).min(text.len());

@@ -12,6 +12,7 @@ use toml::Value;
 
 use crate::contract::spec::Secret;
 use crate::domain::secrets::{MAX_VALUE_BYTES, SecretRef, SecretValue, UnfitValue};
+use crate::short_file;
 
 /// The key of the table in `config.toml`.
 pub(super) const TABLE: &str = "secrets";
@@ -247,7 +248,7 @@ fn in_file(path: &Path) -> Result<SecretValue, SecretFault> {
 }
 
 fn read_table(file: &Path) -> Result<toml::Table, SecretFault> {
-    let text = match std::fs::read_to_string(file) {
+    let text = match short_file::read_text(file, short_file::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(absent) if absent.kind() == io::ErrorKind::NotFound => return Ok(toml::Table::new()),
         Err(source) => return Err(SecretFault::Unreadable { file: file.to_owned(), source }),

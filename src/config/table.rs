@@ -12,6 +12,7 @@ use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::spec::{human, nearest};
+use crate::short_file;
 
 /// What a setting holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +96,7 @@ settings! {
 
 /// Reads `config.toml`; an absent file is an empty one.
 pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
-    let text = match std::fs::read_to_string(path) {
+    let text = match short_file::read_text(path, short_file::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(absent) if absent.kind() == std::io::ErrorKind::NotFound => return Ok(toml::Table::new()),
         Err(source) => return Err(ConfigError::Unreadable { path: path.to_owned(), source }),

@@ -10,6 +10,7 @@ use crate::contract::quantity::Timestamp;
 use crate::contract::token::{Role, TokenKind};
 use crate::domain::change::TokenRecord;
 use crate::domain::credentials::request::is_name;
+use crate::short_file;
 
 /// `$GPULAYER_HOME/server-credentials.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +101,7 @@ impl SeedToken {
 
 /// The records of a seed file; none when there is no file.
 pub fn read(path: &Path) -> Result<Vec<TokenRecord>, SeedError> {
-    let text = match std::fs::read(path) {
+    let text = match short_file::read(path, short_file::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(SeedError::Read { path: path.to_owned(), source }),

@@ -17,6 +17,7 @@ use crate::config::Places;
 use crate::contract::token::TokenKind;
 use crate::credentials::{self, seed};
 use crate::domain::change::TokenRecord;
+use crate::short_file;
 
 /// Who made the tokens that the server makes for itself.
 const SERVER: &str = "server";
@@ -39,7 +40,7 @@ pub(super) async fn provide(places: &Places, house: &House) -> Result<(), Daemon
     let wanted =
         [(places.client_token(), TokenKind::Client, "admin"), (places.join_token(), TokenKind::Join, "join")];
     for (path, kind, name) in wanted {
-        let present = std::fs::read_to_string(&path).unwrap_or_default();
+        let present = short_file::read_text(&path, short_file::TOKEN_BYTES).unwrap_or_default();
         if house.credentials.takes(present.trim(), clock::now()) {
             continue;
         }

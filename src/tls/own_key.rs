@@ -15,6 +15,7 @@ use rcgen::{
 use super::certificate::Certificate;
 use super::server::{ServerTlsError, chain_of};
 use crate::contract::quantity::Timestamp;
+use crate::short_file;
 
 const DAY_S: u64 = 86_400;
 /// How long a certificate is good for. With a pin its end does not matter.
@@ -99,7 +100,7 @@ fn key(path: &Path, certificate: &Path) -> Result<KeyPair, ServerTlsError> {
     if found.mode() & 0o077 != 0 {
         return Err(ServerTlsError::KeyOpen { path: path.to_owned(), mode: found.mode() & 0o777 });
     }
-    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+    let text = short_file::read_text(path, short_file::KEY_BYTES).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => ServerTlsError::KeyGarbled { path: path.to_owned() },
         _ => file_fault("read", path)(error),
     })?;

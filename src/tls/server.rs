@@ -16,6 +16,7 @@ use super::certificate::{self, Certificate};
 use super::own_key;
 use crate::contract::pin::Pin;
 use crate::contract::quantity::Timestamp;
+use crate::short_file;
 
 /// Where a server's certificate comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +239,7 @@ pub(super) fn chain_of(path: &Path) -> Result<Vec<CertificateDer<'static>>, Serv
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ServerTlsError> {
-    std::fs::read(path).map_err(|source| ServerTlsError::File {
+    short_file::read(path, short_file::CERTIFICATES_BYTES).map_err(|source| ServerTlsError::File {
         operation: "read",
         path: path.to_owned(),
         source,

@@ -10,6 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use super::fault::TlsFault;
 use super::verifier::{AnyVerifier, PinVerifier, RootVerifier};
 use crate::contract::pin::Pin;
+use crate::short_file;
 
 /// Whom to trust. Pins given: a server with one of these keys, whatever else its certificate says, and no other. A CA
 /// file: whoever holds a certificate from one of the authorities in it. Neither: the system's authorities.
@@ -75,7 +76,7 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>, TlsFault> {
 
 fn roots_of_file(path: &std::path::Path) -> Result<RootCertStore, TlsFault> {
     let fault = |source| TlsFault::CaFile { path: path.to_owned(), source };
-    let text = std::fs::read(path).map_err(fault)?;
+    let text = short_file::read(path, short_file::CERTIFICATES_BYTES).map_err(fault)?;
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_slice_iter(&text).flatten();
     let (added, _) = roots.add_parsable_certificates(certificates);

@@ -80,3 +80,19 @@ async fn a_queue_timeout_ends_a_job_that_never_started() {
     let job = house.end(house.submit(&spec).await.id).await;
     assert_eq!((job.state, job.end.unwrap().reason), (JobState::TimedOut, EndReason::QueueTimedOut));
 }
+
+#[actix_rt::test]
+async fn a_token_file_that_is_endless_costs_an_error_and_no_memory() {
+    let house = House::new();
+    let connect = ["connect", "https://127.0.0.1:9", "--token-file", "/dev/zero"];
+    let join = ["join", "https://127.0.0.1:9", "--allow-root-tasks", "--token-file"];
+    let zero = || std::fs::File::open("/dev/zero").unwrap();
+    let from_file = house.command(&connect).output().unwrap();
+    let joined = house.command(&join).arg("/dev/zero").output().unwrap();
+    let from_stdin = house.command(&join).arg("-").stdin(zero()).output().unwrap();
+    let all = house.command(&["connect", "-"]).stdin(zero()).output().unwrap();
+    for output in [from_file, joined, from_stdin, all] {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("larger than the"), "{said}");
+    }
+}

@@ -20,6 +20,7 @@ const FLOORS: &[(u8, &[&str])] = &[
             "clock",
             "credentials",
             "config",
+            "short_file",
         ],
     ),
     (4, &["actors"]),
@@ -30,11 +31,14 @@ const FLOORS: &[(u8, &[&str])] = &[
 
 /// The only arrows between modules of one floor, and what they are for.
 const SAME_FLOOR: &[(&str, &str)] = &[
-    ("journal", "store"),      // hands its batches to the writer
-    ("durability", "journal"), // numbers of batches
-    ("process", "clock"),      // stamps log records
-    ("client", "tls"),         // whom to trust, and why not
-    ("cli", "worker"),         // `join` and `worker start` run one
+    ("journal", "store"),          // hands its batches to the writer
+    ("durability", "journal"),     // numbers of batches
+    ("process", "clock"),          // stamps log records
+    ("client", "tls"),             // whom to trust, and why not
+    ("tls", "short_file"),         // keys and certificates
+    ("credentials", "short_file"), // the seed file
+    ("config", "short_file"),      // settings and secrets
+    ("cli", "worker"),             // `join` and `worker start` run one
 ];
 
 /// Which modules may name a crate, or a part of one. The longest prefix that fits decides.

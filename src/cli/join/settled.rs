@@ -1,7 +1,6 @@
 //! From flags, what the folder remembers and settings to how a worker is to be. All faults at once.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +17,7 @@ use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::spec::human;
 use crate::process::account::Account;
+use crate::short_file;
 use crate::worker::WorkerOptions;
 
 /// The bounds of labels (CONTRACT, The job spec).
@@ -289,10 +289,9 @@ fn token(reader: &mut Reader, args: &WorkerArgs, settings: &Settings) -> Option<
         (None, None) => return None,
     };
     let text = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().lock().take(4096).read_to_string(&mut text).map(|_| text)
+        short_file::take_text(std::io::stdin().lock(), short_file::TOKEN_BYTES)
     } else {
-        std::fs::read_to_string(path)
+        short_file::read_text(path, short_file::TOKEN_BYTES)
     };
     match text {
         Ok(text) if text.trim().is_empty() => {
