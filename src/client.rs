@@ -31,6 +31,7 @@ use serde::de::DeserializeOwned;
 
 use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::Problem;
+use crate::contract::protocol::START_HEADER;
 
 pub use crate::tls::Trust;
 pub use connection::RequestBody;
@@ -73,6 +74,7 @@ struct Shared {
     part_bytes: Arc<AtomicU64>,
     idle: Mutex<Vec<Connection>>,
     server_version: OnceLock<String>,
+    server_start: Mutex<Option<HeaderValue>>,
 }
 
 /// One call: what is asked, and whether it may be sent again after a cut.
@@ -188,6 +190,7 @@ impl Client {
                 part_bytes: Arc::new(AtomicU64::new(transfer::LARGEST_PART_BYTES)),
                 idle: Mutex::new(Vec::new()),
                 server_version: OnceLock::new(),
+                server_start: Mutex::new(None),
             }),
         }
     }
@@ -203,6 +206,7 @@ impl Client {
             part_bytes: Arc::clone(&shared.part_bytes),
             idle: Mutex::new(Vec::new()),
             server_version: OnceLock::new(),
+            server_start: Mutex::new(None),
         };
         change(&mut shared);
         Self { shared: Arc::new(shared) }
@@ -264,6 +268,11 @@ impl Client {
     /// The server's version, as its first answer told it.
     pub fn server_version(&self) -> Option<&str> {
         self.shared.server_version.get().map(String::as_str)
+    }
+
+    /// Which start of the server answered last; an older server does not say.
+    pub fn server_start(&self) -> Option<HeaderValue> {
+        self.shared.server_start.lock().clone()
     }
 
     /// Reads JSON.
@@ -338,6 +347,12 @@ impl Client {
             && let Some(version) = head.headers.get(VERSION_HEADER).and_then(|value| value.to_str().ok())
         {
             let _ = self.shared.server_version.set(version.to_owned());
+        }
+        if let Some(start) = head.headers.get(START_HEADER) {
+            let mut known = self.shared.server_start.lock();
+            if known.as_ref() != Some(start) {
+                *known = Some(start.clone());
+            }
         }
         Ok((head, body, exchange.connection))
     }

@@ -229,6 +229,9 @@ impl WorkerChannel for HttpChannel {
                 Err(Lost::CameBack(_)) => Some(PollEnd::Interrupted),
                 Err(Lost::Client(error)) => poll_end(error),
             };
+            if end == Some(PollEnd::Answered) {
+                self.line.answered_by(self.clients().calls.server_start());
+            }
             let empty = end.is_some_and(|end| self.line.poll_ended(asked, begun.elapsed(), end));
             match answer {
                 Ok(answer) => Ok(answer),

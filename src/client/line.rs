@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -20,9 +21,19 @@ pub(super) struct CameBack;
 /// One line.
 #[derive(Debug)]
 pub(super) struct Line {
-    polls: Mutex<PollLimit>,
+    polls: Mutex<Polls>,
     dead: AtomicBool,
     comebacks: watch::Sender<u64>,
+}
+
+/// What polls have taught, and what is not sure yet.
+#[derive(Debug, Default)]
+struct Polls {
+    limit: PollLimit,
+    /// The start of the server that answered last.
+    start: Option<HeaderValue>,
+    /// How long the newest cut poll had been open, until it is known that no restart of the server cut it.
+    unsaid_cut: Option<Duration>,
 }
 
 impl Default for Line {
@@ -34,22 +45,40 @@ impl Default for Line {
 impl Line {
     /// How long the next poll should park.
     pub(super) fn poll_for(&self, wanted: Seconds) -> Seconds {
-        self.polls.lock().ask(wanted, rand::random_range(0..=1000))
+        self.polls.lock().limit.ask(wanted, rand::random_range(0..=1000))
+    }
+
+    /// Who answered the newest poll, said before what came of it. Another start of the server than the one before: then
+    /// it was its end that cut the polls, and nothing on the way.
+    pub(super) fn answered_by(&self, start: Option<HeaderValue>) {
+        let mut polls = self.polls.lock();
+        if start.is_some() && polls.start.is_some() && polls.start != start {
+            polls.limit.server_went();
+            polls.unsaid_cut = None;
+        }
+        polls.start = start.or(polls.start.take());
     }
 
     /// A poll ended; whether it counts as an empty one.
     pub(super) fn poll_ended(&self, asked: Seconds, after: Duration, end: PollEnd) -> bool {
-        let after = Seconds::from_millis(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        let after_s = Seconds::from_millis(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
         let mut polls = self.polls.lock();
-        let before = *polls;
-        let empty = polls.ended(asked, after, end);
-        let now = polls.ask(Seconds::MAX, 0);
-        if now < before.ask(Seconds::MAX, 0) {
-            tracing::info!(
-                after_s = after.duration().as_secs_f64(),
-                now_s = now.duration().as_secs_f64(),
-                "something between here and the server cut a long poll; asking for shorter ones"
-            );
+        let before = polls.limit.ask(Seconds::MAX, 0);
+        let empty = polls.limit.ended(asked, after_s, end);
+        let now = polls.limit.ask(Seconds::MAX, 0);
+        match end {
+            PollEnd::Cut if now < before => polls.unsaid_cut = Some(after),
+            PollEnd::Unreached => polls.unsaid_cut = None,
+            PollEnd::Answered => {
+                if let Some(after) = polls.unsaid_cut.take() {
+                    tracing::info!(
+                        after_s = after.as_secs_f64(),
+                        now_s = now.duration().as_secs_f64(),
+                        "something between here and the server cut a long poll; asking for shorter ones"
+                    );
+                }
+            }
+            PollEnd::Cut | PollEnd::Interrupted => {}
         }
         empty
     }
@@ -95,6 +124,40 @@ pub(super) fn poll_end(failed: &ClientError) -> Option<PollEnd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn longest(line: &Line) -> Seconds {
+        line.polls.lock().limit.ask(Seconds::MAX, 0)
+    }
+
+    fn cut(line: &Line, after: Duration) {
+        let asked = longest(line);
+        assert!(line.poll_ended(asked, after, PollEnd::Cut));
+        assert!(longest(line) < asked);
+    }
+
+    #[test]
+    fn a_server_that_was_restarted_teaches_nothing_however_soon_it_is_back() {
+        let line = Line::default();
+        let untaught = longest(&line);
+        let answered = |start: &'static str| {
+            line.answered_by(Some(HeaderValue::from_static(start)));
+            line.poll_ended(Seconds::new(1), Duration::from_secs(1), PollEnd::Answered);
+        };
+        answered("1");
+        for start in ["2", "3", "4"] {
+            cut(&line, Duration::from_secs(13));
+            cut(&line, Duration::from_secs(2));
+            answered(start);
+            assert_eq!(longest(&line), untaught, "{start}");
+        }
+        // The same server all the while: something on the way cut it.
+        cut(&line, Duration::from_secs(13));
+        answered("4");
+        assert_eq!(longest(&line), Seconds::from_millis(10_400));
+        // A server that does not say who it is, too.
+        line.answered_by(None);
+        assert_eq!(longest(&line), Seconds::from_millis(10_400));
+    }
 
     #[tokio::test]
     async fn whoever_waits_hears_of_the_first_pulse_after_a_lost_one() {

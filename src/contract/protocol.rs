@@ -20,6 +20,8 @@ use super::worker::{Capabilities, Phase, StuckProcess, WorkerKind};
 
 /// The header that names the version.
 pub const PROTOCOL_HEADER: &str = "X-GpuLayer-Protocol";
+/// The header of every answer that names this start of the server: another one in its place is another start.
+pub const START_HEADER: &str = "x-gpulayer-start";
 /// The version this build speaks.
 pub const PROTOCOL: u32 = 1;
 

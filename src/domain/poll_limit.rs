@@ -73,14 +73,18 @@ impl PollLimit {
                 true
             }
             PollEnd::Unreached => {
-                // Then it was the server, or the whole network, that went.
-                if let Some(before) = self.before.take() {
-                    (self.longest, self.needed) = (before, (self.needed / 2).max(WHOLE_POLLS));
-                }
+                self.server_went();
                 false
             }
             PollEnd::Interrupted => after >= SHORTEST,
             PollEnd::Cut => false,
+        }
+    }
+
+    /// It was the server, or the whole network, that went: the cuts since the last answer taught nothing.
+    pub fn server_went(&mut self) {
+        if let Some(before) = self.before.take() {
+            (self.longest, self.needed) = (before, (self.needed / 2).max(WHOLE_POLLS));
         }
     }
 

@@ -20,9 +20,11 @@ use super::refusal::Refusal;
 use super::routes::RouteEntry;
 use super::state::EdgeState;
 use crate::contract::error_code::ErrorCode;
-use crate::contract::protocol::{PROTOCOL, PROTOCOL_HEADER};
+use crate::contract::protocol::{PROTOCOL, PROTOCOL_HEADER, START_HEADER};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// On every answer, so that a worker tells a server that was restarted from a network that cut its poll.
+const START: HeaderName = HeaderName::from_static(START_HEADER);
 /// On every answer, so that a client of another version notices.
 const VERSION: HeaderName = HeaderName::from_static("x-gpulayer-version");
 
@@ -78,6 +80,7 @@ pub async fn outermost(
     if stranger {
         response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
+    response.headers_mut().insert(START, state.start.clone());
     response.headers_mut().insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use actix_web::http::header::HeaderValue;
 use tokio::sync::watch;
 
 use super::caller::{Client, local_credential, user_name};
@@ -102,6 +103,8 @@ pub struct EdgeState {
     pub patience: Patience,
     pub(super) newcomers: Arc<Newcomers>,
     pub(super) request_ids: RequestIds,
+    /// Names this start of the server.
+    pub(super) start: HeaderValue,
     pub(super) failed_logins: FailedLogins,
     drain: watch::Sender<bool>,
     stopping: AtomicBool,
@@ -124,6 +127,7 @@ impl EdgeState {
             patience: Patience::default(),
             newcomers: Newcomers::new(NewcomerLimits::default()),
             request_ids: RequestIds::new(),
+            start: HeaderValue::from(rand::random::<u64>()),
             failed_logins: FailedLogins::default(),
             drain: watch::Sender::new(false),
             stopping: AtomicBool::new(false),

@@ -179,6 +179,21 @@ fn heads_that_are_too_large_are_refused() {
 }
 
 #[test]
+fn every_answer_names_the_start_of_the_server() {
+    let start = |stand: &Stand| {
+        let answers = [
+            stand.unix("GET", "/healthz").send(),
+            stand.tcp("GET", "/v1/whoami").token(CLIENT).send(),
+            stand.tcp("GET", "/no/such/path").send(),
+        ];
+        let starts = answers.map(|answer| answer.headers["x-gpulayer-start"].clone());
+        assert!(starts.iter().all(|start| *start == starts[0]), "{starts:?}");
+        starts[0].clone()
+    };
+    assert_ne!(start(&Stand::start()), start(&Stand::start()));
+}
+
+#[test]
 fn requests_in_a_row_are_answered_in_a_row() {
     let stand = Stand::start();
     let count = 2000;
