@@ -179,7 +179,10 @@ pub fn connection_string(bytes: &[u8]) {
         let written = read.to_string();
         let again = ConnectionString::parse(&written).unwrap_or_else(|error| panic!("{written}: {error}"));
         assert_eq!(again.to_string(), written);
-        assert!(!format!("{read:?}").contains(read.token.as_str()), "a token stays out of logs");
+        // The host may look like the token, so that looking for the token itself would find what is no leak.
+        let (logged, mut other) = (format!("{read:?}"), read);
+        other.token = "glc_other".to_owned();
+        assert_eq!(format!("{other:?}"), logged, "a token stays out of logs");
     }
     if let Ok(endpoint) = Endpoint::parse(text) {
         let _ = endpoint.to_string();
