@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
 use super::error_code::ErrorCode;
+use super::gpu::GpuNews;
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::job::JobState;
 use super::log::LogRecord;
@@ -225,6 +226,9 @@ pub struct HeartbeatRequest {
     /// Why it is unhealthy, when it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
+    /// GPUs whose standing is another than it said last; absent = none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<GpuNews>>,
     /// Names in its `[secrets]` table, whenever it may change; absent = as it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
@@ -292,6 +296,9 @@ pub struct Assignment {
     /// What to run.
     #[schema(value_type = JobSpec)]
     pub spec: Arc<JobSpec>,
+    /// The GPUs it was granted, by uuid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
 }
 
 /// One thing a worker reports of one task.

@@ -7,6 +7,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::artifact::Digest;
+use super::gpu::ComputeCapability;
 use super::ids::{JobId, TaskId, WorkerId};
 use super::pin::Pin;
 use super::quantity::{Cpus, Seconds, Timestamp};
@@ -57,6 +58,7 @@ fn count_or(word: &str, meaning: &str) -> Schema {
 }
 
 described! {
+    ComputeCapability => text("^[0-9]+\\.[0-9]+$", "`MAJOR.MINOR`"),
     JobId => text("^job_[0-7][0-9a-hjkmnp-tv-z]{25}$", "A job's id; ids sort by time"),
     TaskId => text("^task_[0-7][0-9a-hjkmnp-tv-z]{25}$", "A task's id; ids sort by time"),
     WorkerId => text("^wkr_[0-7][0-9a-hjkmnp-tv-z]{25}$", "A worker's id; ids sort by time"),

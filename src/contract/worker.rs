@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::artifact::{Digest, OutputFile};
 use super::end::End;
+use super::gpu::{Gpu, Interpreter};
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::problem::Warning;
 use super::quantity::{Cpus, Seconds, Timestamp};
@@ -215,9 +216,9 @@ pub struct Capabilities {
     /// Its labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// GPUs (later).
+    /// The GPUs it offers, in PCI order.
     #[serde(default)]
-    pub gpus: Vec<serde_json::Value>,
+    pub gpus: Vec<Gpu>,
     /// Names of the secrets in its table, never their values.
     #[serde(default)]
     pub secrets: Vec<String>,
@@ -230,6 +231,9 @@ pub struct Capabilities {
     /// Python interpreters it offers, by their paths there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pythons: Vec<String>,
+    /// What those interpreters can import, as far as they were asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interpreters: Vec<Interpreter>,
     /// Where other workers reach it: an address or a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertise_address: Option<String>,

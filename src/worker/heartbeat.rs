@@ -108,6 +108,7 @@ impl Heartbeat {
             health: self.room.unhealthy(),
             secrets: Some(self.secret_names.borrow().clone()),
             answered_seq,
+            gpus: None,
         }
     }
 

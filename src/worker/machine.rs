@@ -51,6 +51,7 @@ pub(super) fn capabilities(
         spec_secret_refs: false,
         limits,
         pythons: Vec::new(),
+        interpreters: Vec::new(),
         advertise_address: None,
     }
 }

@@ -56,6 +56,7 @@ fn worker(cores: u32) -> WorkerUp {
             spec_secret_refs: false,
             limits: Default::default(),
             pythons: Vec::new(),
+            interpreters: Vec::new(),
             advertise_address: None,
         },
     }

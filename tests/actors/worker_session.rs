@@ -82,6 +82,7 @@ fn capabilities() -> Capabilities {
         spec_secret_refs: false,
         limits: Default::default(),
         pythons: Vec::new(),
+        interpreters: Vec::new(),
         advertise_address: None,
     }
 }
@@ -163,6 +164,7 @@ fn offer() -> Offer {
         epoch: 1,
         attempt: 1,
         spec: Arc::new(JobSpec::command(["true"])),
+        gpus: Vec::new(),
     };
     Offer { assignment }
 }

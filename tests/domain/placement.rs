@@ -30,6 +30,7 @@ fn machine(cpu_millis: u32, memory_gib: u64) -> Capabilities {
         spec_secret_refs: false,
         limits: Default::default(),
         pythons: Vec::new(),
+        interpreters: Vec::new(),
         advertise_address: None,
     }
 }

@@ -119,8 +119,14 @@ impl Server {
 
     pub fn offer(&self, spec: JobSpec) -> TaskId {
         let task_id = clock::task_id();
-        let assignment =
-            Assignment { task_id, job_id: clock::job_id(), epoch: 1, attempt: 1, spec: Arc::new(spec) };
+        let assignment = Assignment {
+            task_id,
+            job_id: clock::job_id(),
+            epoch: 1,
+            attempt: 1,
+            spec: Arc::new(spec),
+            gpus: Vec::new(),
+        };
         self.change(|record| record.offers.insert(task_id, assignment));
         task_id
     }

@@ -304,6 +304,7 @@ mod tests {
             epoch: 1,
             attempt: 1,
             spec: Arc::new(JobSpec::command(["true"])),
+            gpus: Vec::new(),
         }
     }
 

@@ -220,6 +220,7 @@ mod tests {
             epoch: 1,
             attempt: 1,
             spec: Arc::new(JobSpec::command(["true"])),
+            gpus: Vec::new(),
         };
         let task = TaskFolder::create(worker.path(), "boot", &assignment, &mut Spares::default()).unwrap();
         fs::create_dir(task.workspace().join("deep")).unwrap();

@@ -120,6 +120,7 @@ mod tests {
             epoch: 1,
             attempt: 1,
             spec: Arc::new(JobSpec::command(["true"])),
+            gpus: Vec::new(),
         }
     }
 

@@ -85,6 +85,7 @@ impl LiveJob {
             epoch: self.epoch,
             attempt: self.attempt,
             spec: placed.spec.clone(),
+            gpus: Vec::new(),
         }
     }
 }
