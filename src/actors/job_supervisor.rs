@@ -36,6 +36,7 @@ use super::messages::job_supervisor::LeaseExpired;
 use super::messages::lease_reaper::{Forget, Started, Watch};
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
+    TaskBounded,
 };
 use super::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
 use super::messages::{Durable, Reply, send};
@@ -47,7 +48,7 @@ use crate::credentials::known::Credentials;
 use crate::domain::credentials::table::TokenTable;
 use crate::domain::job::{LiveJob, Stage};
 use crate::domain::ledger::{Alarm, Ledger, Notice};
-use crate::domain::placement::{QueuedJob, Shape};
+use crate::domain::placement::{Place, QueuedJob, Shape};
 use crate::journal::{Journal, Seq};
 use crate::store::Reads;
 
@@ -76,6 +77,8 @@ pub struct SupervisorTells {
     /// The scheduler.
     pub taken: Recipient<CapacityTaken>,
     /// The scheduler.
+    pub bounded: Recipient<TaskBounded>,
+    /// The scheduler.
     pub stop_placing: Recipient<StopPlacing>,
     /// The lease reaper.
     pub watch: Recipient<Watch>,
@@ -94,6 +97,8 @@ pub struct JobSupervisor {
     jobs: HashMap<JobId, LiveJob>,
     tasks: HashMap<TaskId, JobId>,
     stale: HashMap<TaskId, StaleTask>,
+    /// What those hold that were stale at the start, until the scheduler is told.
+    stale_holdings: Vec<CapacityTaken>,
     sessions: HashMap<WorkerId, Session>,
     shapes: HashMap<Arc<Shape>, ()>,
     position: u64,
@@ -114,8 +119,8 @@ pub struct JobSupervisor {
 pub struct StaleTask {
     /// Where.
     pub worker_id: WorkerId,
-    /// What it was placed with.
-    pub shape: Arc<Shape>,
+    /// Which placement.
+    pub place: Place,
 }
 
 struct Session {
@@ -158,6 +163,7 @@ impl JobSupervisor {
             jobs: restored.jobs.into_iter().map(|job| (job.id, job)).collect(),
             tasks,
             stale: restored.stale,
+            stale_holdings: restored.stale_holdings,
             sessions: HashMap::new(),
             shapes: HashMap::new(),
             position: restored.position,
@@ -254,11 +260,12 @@ impl JobSupervisor {
                 self.tell_settled(worker_id, task_id, false);
                 self.tasks.remove(&task_id);
             }
-            Notice::Freed(worker_id, _, shape) => {
-                self.tells.freed.do_send(CapacityFreed { worker_id, shape });
+            Notice::Freed(worker_id, place) => self.tells.freed.do_send(CapacityFreed { worker_id, place }),
+            Notice::Bounded(worker_id, place, ends_by) => {
+                self.tells.bounded.do_send(TaskBounded { worker_id, place, ends_by });
             }
-            Notice::Stale(worker_id, task_id, _, shape) => {
-                self.stale.insert(task_id, StaleTask { worker_id, shape });
+            Notice::Stale(worker_id, task_id, place) => {
+                self.stale.insert(task_id, StaleTask { worker_id, place });
                 self.tell_stop(worker_id, given_up(task_id));
             }
         }
@@ -285,6 +292,7 @@ impl JobSupervisor {
                     priority: job.priority,
                     submitted_at: job.submitted_at,
                     shape: job.shape.clone(),
+                    project: job.project.clone(),
                     avoid: job.avoid,
                 },
             });
@@ -382,13 +390,12 @@ impl Actor for JobSupervisor {
         let mut ledger = self.ledger();
         for job in self.jobs.values() {
             if let Some(placed) = job.placed() {
-                let taken = CapacityTaken { worker_id: placed.worker, shape: job.shape.clone() };
-                self.tells.taken.do_send(taken);
+                let (place, holding) = (job.place_key(), job.holding(placed));
+                self.tells.taken.do_send(CapacityTaken { worker_id: placed.worker, place, holding });
             }
             job.rederive(&mut ledger);
         }
-        for stale in self.stale.values() {
-            let taken = CapacityTaken { worker_id: stale.worker_id, shape: stale.shape.clone() };
+        for taken in std::mem::take(&mut self.stale_holdings) {
             self.tells.taken.do_send(taken);
         }
         self.commit(ctx, ledger, &[]);

@@ -9,8 +9,6 @@
 //! Tells: the supervisor (`PlacementProposed`).
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
 
-use std::collections::HashMap;
-
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use tracing::error;
 
@@ -18,11 +16,11 @@ use super::messages::front_desk::ExplainQueue;
 use super::messages::job_supervisor::PlacementProposed;
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
-    WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
+    TaskBounded, WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
 };
 use super::messages::send;
-use crate::contract::ids::{JobId, WorkerId};
-use crate::domain::placement::{Amount, Placed, Pool, Queue, place, queue_reason};
+use crate::clock;
+use crate::domain::placement::{Input, Pass, Placed, Placer, Policy, queue_reason};
 
 /// A batch of submissions arrives as one message per job.
 const MAILBOX: usize = 65_536;
@@ -31,9 +29,8 @@ const BUDGET_CHECKS: u32 = 50_000;
 
 /// See the module.
 pub struct Scheduler {
-    queue: Queue,
-    pool: Pool,
-    proposed: HashMap<JobId, Placed>,
+    placer: Placer,
+    now: clock::Now,
     pass_due: bool,
     stopped: bool,
     supervisor: Recipient<PlacementProposed>,
@@ -46,29 +43,26 @@ struct RunPass;
 
 impl Scheduler {
     /// A scheduler without jobs and workers.
-    pub fn new(supervisor: Recipient<PlacementProposed>) -> Self {
-        Self {
-            queue: Queue::new(),
-            pool: Pool::new(),
-            proposed: HashMap::new(),
-            pass_due: false,
-            stopped: false,
-            supervisor,
-        }
+    pub fn new(now: clock::Now, policy: Policy, supervisor: Recipient<PlacementProposed>) -> Self {
+        Self { placer: Placer::new(policy), now, pass_due: false, stopped: false, supervisor }
     }
 
-    fn pass_soon(&mut self, ctx: &mut Context<Self>) {
-        if !self.pass_due && !self.stopped {
-            self.pass_due = true;
-            ctx.notify(RunPass);
-        }
-    }
-
-    fn release(&mut self, worker_id: WorkerId, amount: Amount) {
-        if let Err(error) = self.pool.release(worker_id, amount) {
+    /// Takes one thing in.
+    fn take_in(&mut self, input: Input) -> Pass {
+        self.placer.apply(input).unwrap_or_else(|error| {
             // The books are the scheduler's own: a mismatch wastes or overlaps a place until the next restart,
             // which rebuilds them from the store.
             error!(%error, "placement books do not balance");
+            Pass::default()
+        })
+    }
+
+    /// The same, of something that may make room.
+    fn take_in_and_place(&mut self, ctx: &mut Context<Self>, input: Input) {
+        self.take_in(input);
+        if !self.pass_due && !self.stopped {
+            self.pass_due = true;
+            ctx.notify(RunPass);
         }
     }
 }
@@ -81,21 +75,45 @@ impl Actor for Scheduler {
     }
 }
 
-impl Handler<JobQueued> for Scheduler {
-    type Result = ();
+/// A message that is an input and nothing else; `place`: room may have been made by it.
+macro_rules! takes_in {
+    ($($message:ident($pattern:pat) => $input:expr, place: $place:literal;)*) => {
+        $(
+            impl Handler<$message> for Scheduler {
+                type Result = ();
 
-    fn handle(&mut self, queued: JobQueued, ctx: &mut Self::Context) {
-        self.queue.insert(queued.job);
-        self.pass_soon(ctx);
-    }
+                fn handle(&mut self, $pattern: $message, ctx: &mut Self::Context) {
+                    if $place {
+                        self.take_in_and_place(ctx, $input);
+                    } else {
+                        self.take_in($input);
+                    }
+                }
+            }
+        )*
+    };
 }
 
-impl Handler<JobUnqueued> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, unqueued: JobUnqueued, _: &mut Self::Context) {
-        self.queue.remove(unqueued.job_id);
-    }
+takes_in! {
+    JobQueued(JobQueued { job }) => Input::Queued(job), place: true;
+    JobUnqueued(JobUnqueued { job_id }) => Input::Unqueued { job_id }, place: true;
+    PlacementAccepted(PlacementAccepted { job_id }) => Input::Accepted { job_id }, place: false;
+    PlacementRefused(PlacementRefused { job_id, gone }) => Input::Refused { job_id, gone }, place: true;
+    CapacityFreed(CapacityFreed { worker_id, place }) => Input::Freed { worker_id, place }, place: true;
+    CapacityTaken(CapacityTaken { worker_id, place, holding }) =>
+        Input::Taken { worker_id, place, holding }, place: false;
+    TaskBounded(TaskBounded { worker_id, place, ends_by }) =>
+        Input::Bounded { worker_id, place, ends_by }, place: false;
+    WorkerUp(WorkerUp { worker_id, name, kind, incarnation, capabilities }) => Input::WorkerUp {
+        worker_id, name, kind, incarnation, capabilities: Box::new(capabilities),
+    }, place: true;
+    WorkerDown(WorkerDown { worker_id }) => Input::WorkerDown { worker_id }, place: true;
+    WorkerHealth(WorkerHealth { worker_id, unhealthy }) =>
+        Input::WorkerHealth { worker_id, unhealthy }, place: true;
+    WorkerSecrets(WorkerSecrets { worker_id, names }) => Input::WorkerSecrets { worker_id, names }, place: true;
+    WorkerDraining(WorkerDraining { worker_id, draining }) =>
+        Input::WorkerDraining { worker_id, draining }, place: true;
+    WorkerLeft(WorkerLeft { worker_id }) => Input::WorkerLeft { worker_id }, place: true;
 }
 
 impl Handler<RunPass> for Scheduler {
@@ -106,107 +124,16 @@ impl Handler<RunPass> for Scheduler {
         if self.stopped {
             return;
         }
-        let pass = place(&mut self.queue, &mut self.pool, BUDGET_CHECKS);
+        let now = (self.now)();
+        let pass = self.take_in(Input::Pass { now, budget_checks: BUDGET_CHECKS });
         if !pass.placements.is_empty() {
             let placements = pass.placements.iter().map(Placed::proposal).collect();
-            self.proposed.extend(pass.placements.into_iter().map(|placed| (placed.job.job_id, placed)));
             self.supervisor.do_send(PlacementProposed { placements });
         }
         if pass.exhausted {
-            self.pass_soon(ctx);
+            self.pass_due = true;
+            ctx.notify(RunPass);
         }
-    }
-}
-
-impl Handler<PlacementAccepted> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, accepted: PlacementAccepted, _: &mut Self::Context) {
-        self.proposed.remove(&accepted.job_id);
-    }
-}
-
-impl Handler<PlacementRefused> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, refused: PlacementRefused, ctx: &mut Self::Context) {
-        if let Some(placed) = self.proposed.remove(&refused.job_id) {
-            self.release(placed.worker_id, placed.job.shape.amount());
-            if !refused.gone && !self.queue.contains(refused.job_id) {
-                self.queue.insert(placed.job);
-            }
-            self.pass_soon(ctx);
-        }
-    }
-}
-
-impl Handler<CapacityFreed> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, freed: CapacityFreed, ctx: &mut Self::Context) {
-        self.release(freed.worker_id, freed.shape.amount());
-        self.pass_soon(ctx);
-    }
-}
-
-impl Handler<CapacityTaken> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, taken: CapacityTaken, _: &mut Self::Context) {
-        self.pool.record_held(taken.worker_id, taken.shape.amount());
-    }
-}
-
-impl Handler<WorkerUp> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, up: WorkerUp, ctx: &mut Self::Context) {
-        self.pool.worker_up(up.worker_id, &up.name, up.kind, up.incarnation, &up.capabilities);
-        self.pass_soon(ctx);
-    }
-}
-
-impl Handler<WorkerDown> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, down: WorkerDown, _: &mut Self::Context) {
-        // Not there: it never was up, so there is nothing to take back.
-        let _ = self.pool.worker_down(down.worker_id);
-    }
-}
-
-impl Handler<WorkerHealth> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, health: WorkerHealth, ctx: &mut Self::Context) {
-        self.pool.worker_health(health.worker_id, health.unhealthy);
-        self.pass_soon(ctx);
-    }
-}
-
-impl Handler<WorkerSecrets> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, secrets: WorkerSecrets, ctx: &mut Self::Context) {
-        self.pool.worker_secrets(secrets.worker_id, secrets.names);
-        self.pass_soon(ctx);
-    }
-}
-
-impl Handler<WorkerDraining> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, told: WorkerDraining, ctx: &mut Self::Context) {
-        self.pool.worker_draining(told.worker_id, told.draining);
-        self.pass_soon(ctx);
-    }
-}
-
-impl Handler<WorkerLeft> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, left: WorkerLeft, _: &mut Self::Context) {
-        self.pool.worker_left(left.worker_id);
     }
 }
 
@@ -214,7 +141,8 @@ impl Handler<ExplainQueue> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, question: ExplainQueue, _: &mut Self::Context) {
-        let reason = self.queue.shape(question.job_id).map(|shape| queue_reason(shape, &self.pool));
+        let shape = self.placer.queue().shape(question.job_id);
+        let reason = shape.map(|shape| queue_reason(shape, self.placer.pool()));
         send(question.reply, reason);
     }
 }

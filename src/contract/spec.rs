@@ -424,7 +424,7 @@ impl Default for Resources {
 }
 
 /// GPUs asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 pub struct GpuRequest {
     /// How many.
     pub count: GpuCount,
@@ -449,7 +449,7 @@ pub struct GpuRequest {
 }
 
 /// `n` or `"all"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum GpuCount {
     /// So many.
@@ -473,7 +473,7 @@ mod all_word {
 }
 
 /// Whether GPU memory is its own or shared with the CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
     /// The GPU's own.

@@ -19,6 +19,7 @@ use crate::contract::protocol::Timing;
 use crate::contract::quantity::Timestamp;
 use crate::credentials::known::Credentials;
 use crate::domain::lease::LeaseTimes;
+use crate::domain::placement::Policy;
 use crate::durability::{Durability, DurabilityMark, durability};
 use crate::journal::{Journal, Seq};
 use crate::store::{ONLY_TERM, Reads, Store, StoreError};
@@ -55,8 +56,9 @@ impl House {
         let supervisor = supervisor_context.address();
         let scheduler_arbiter = Arbiter::new();
         let proposals = supervisor.clone().recipient();
-        let scheduler =
-            Scheduler::start_in_arbiter(&scheduler_arbiter.handle(), |_| Scheduler::new(proposals));
+        let scheduler = Scheduler::start_in_arbiter(&scheduler_arbiter.handle(), |_| {
+            Scheduler::new(clock::system(), Policy::default(), proposals)
+        });
         let reaper = LeaseReaper::new(
             lease_times(settings),
             supervisor.clone().recipient(),
@@ -81,6 +83,7 @@ impl House {
             refused: scheduler.clone().recipient(),
             freed: scheduler.clone().recipient(),
             taken: scheduler.clone().recipient(),
+            bounded: scheduler.clone().recipient(),
             stop_placing: scheduler.clone().recipient(),
             watch: reaper.clone().recipient(),
             started: reaper.clone().recipient(),

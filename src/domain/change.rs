@@ -13,6 +13,7 @@ use crate::contract::protocol::{Identity, StopReason};
 use crate::contract::quantity::Timestamp;
 use crate::contract::token::{Role, Token, TokenKind};
 use crate::contract::worker::{Capabilities, Drain, Phase, TaskState, WorkerKind};
+use crate::domain::placement::GpuUuid;
 
 /// One durable step. A batch of them is one transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,6 +144,10 @@ pub struct TaskRecord {
     pub assigned_at: Timestamp,
     /// The memory it was placed with, when it is not what the spec asks for.
     pub memory_bytes: Option<u64>,
+    /// The GPUs it was granted, by uuid.
+    pub gpus: Vec<GpuUuid>,
+    /// How much of all machines it was granted, in millionths (fair share).
+    pub weight: u64,
 }
 
 /// What changes about a task; one row, written whole.

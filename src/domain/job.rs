@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::change::{Change, JobRecord, JobStanding, StopCause, TaskStanding};
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
-use super::placement::Shape;
+use super::placement::{Grant, Holding, Place, Shape};
 use crate::contract::artifact::Digest;
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
@@ -47,6 +47,8 @@ pub struct LiveJob {
     pub queue_deadline: Option<Timestamp>,
     /// What it asks of a machine.
     pub shape: Arc<Shape>,
+    /// Whose share it counts towards.
+    pub project: Arc<str>,
     /// Its spec while it is worth keeping in memory; a queued job's may have been left in the store.
     pub spec: Option<SharedSpec>,
     /// A worker to keep away from if another would do.
@@ -86,6 +88,10 @@ pub struct Placed {
     pub worker: WorkerId,
     /// What runs.
     pub spec: SharedSpec,
+    /// What it was granted.
+    pub grant: Grant,
+    /// How much of all machines that is, in millionths.
+    pub weight: u64,
 }
 
 /// A started task.
@@ -136,6 +142,8 @@ pub struct Restored {
     pub queue_deadline: Option<Timestamp>,
     /// What it asks of a machine.
     pub shape: Arc<Shape>,
+    /// Whose share it counts towards.
+    pub project: Arc<str>,
     /// The rest. Its `memory_bytes` is in `shape` already.
     pub standing: JobStanding,
     /// Its task that has not ended, with its spec.
@@ -151,6 +159,7 @@ impl LiveJob {
             submitted_at: record.submitted_at,
             queue_deadline: record.queue_deadline,
             shape,
+            project: record.project.as_str().into(),
             spec: Some(spec),
             avoid: None,
             attempt: 1,
@@ -173,7 +182,8 @@ impl LiveJob {
 
     /// Rebuilds a live job from the store. Tells nothing: see [`LiveJob::rederive`].
     pub fn restore(restored: Restored) -> Self {
-        let Restored { id, priority, submitted_at, queue_deadline, shape, standing, task } = restored;
+        let Restored { id, priority, submitted_at, queue_deadline, shape, project, standing, task } =
+            restored;
         let stage = match task {
             None => Stage::Queued,
             Some((placed, task)) => match task.started_at {
@@ -196,6 +206,7 @@ impl LiveJob {
             submitted_at,
             queue_deadline,
             shape,
+            project,
             spec: None,
             avoid: standing.avoid,
             attempt: standing.attempt,
@@ -277,6 +288,22 @@ impl LiveJob {
         match &self.stage {
             Stage::Scheduled(placed) | Stage::Running(placed, _) => Some(placed),
             Stage::Queued | Stage::Ended(_) => None,
+        }
+    }
+
+    /// The newest placement by its name among all placements.
+    pub fn place_key(&self) -> Place {
+        Place { job_id: self.id, epoch: self.epoch }
+    }
+
+    /// What the newest placement holds on its worker.
+    pub fn holding(&self, placed: &Placed) -> Holding {
+        Holding {
+            grant: placed.grant.clone(),
+            project: self.project.clone(),
+            priority: self.priority,
+            weight: placed.weight,
+            ends_by: None,
         }
     }
 

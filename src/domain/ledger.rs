@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::change::{Change, StopCause};
-use super::placement::Shape;
+use super::placement::Place;
 use crate::contract::event::{Event, EventType};
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::protocol::Assignment;
@@ -83,10 +83,12 @@ pub enum Notice {
     },
     /// The task is over for the server: no lease, no offer.
     Settled(WorkerId, TaskId),
-    /// The task's resources on the worker are free again: those it had, as the job may ask for others by now.
-    Freed(WorkerId, JobId, Arc<Shape>),
-    /// The task's resources stay taken until the worker reports its tree gone.
-    Stale(WorkerId, TaskId, JobId, Arc<Shape>),
+    /// What this placement took of the worker is free again.
+    Freed(WorkerId, Place),
+    /// What this placement took stays taken until the worker reports the task's tree gone.
+    Stale(WorkerId, TaskId, Place),
+    /// The task will have ended by then.
+    Bounded(WorkerId, Place, Timestamp),
     /// Ask again at this time: a limit may have passed.
     Wake(Timestamp, Alarm),
 }

@@ -1,29 +1,50 @@
 //! Placement: which queued job goes to which worker, and why one does not. Pure and in integers, so that a pass
-//! replays bit-equal from the same queue, pool and budget.
+//! replays bit-equal from the same inputs.
 //!
 //! Jobs are grouped by [`Shape`]: what holds for one job of a shape holds for all of them, so a pass looks at
-//! shapes and workers, never at their product with the length of the queue. [`Queue`] holds who waits,
-//! [`Pool`] what the workers have and what is reserved, [`place`] decides, [`explain`] says why not.
+//! shapes and workers, never at their product with the length of the queue. [`Placer`] is the whole: it takes
+//! [`Input`]s, one after the other, and answers those that ask for a [`Pass`]. In it, [`Queue`] holds who waits, [`Pool`]
+//! what the workers have and what is taken, [`Shares`] who had how much, [`Claims`] what was promised to big jobs;
+//! [`explain`] says why not.
 
+mod candidates;
+mod claims;
 mod explain;
 mod fit;
+mod frameworks;
+mod gpus;
+mod input;
+mod models;
 mod pass;
+mod placer;
+mod policy;
 mod pool;
+mod preemption;
+mod profiles;
 mod queue;
+pub mod shares;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use claims::{Claim, ClaimPart, Claims};
 pub use explain::{Verdict, WorkerReason, explain, never_fits, queue_reason, verdict};
 pub(super) use fit::Bytes;
-pub use fit::Lack;
-pub use pass::{Pass, Placed, place};
-pub use pool::{Pool, PoolError, PoolWorker};
+pub use fit::{GpuCensus, Lack};
+pub use gpus::{GpuKind, GpuUuid, PoolGpu, Unsuited};
+pub use input::Input;
+pub use pass::{Pass, Placed, Preemption};
+pub use placer::{Placer, QuotaLack};
+pub use policy::{Policy, ProjectPolicy};
+pub use pool::{Capacity, Holding, Place, Pool, PoolError, PoolWorker};
+pub use profiles::PROFILES;
 pub use queue::{Queue, QueuedJob};
+pub use shares::Shares;
 
 use super::secrets::SecretRef;
 use crate::contract::ids::{Epoch, JobId, WorkerId};
+use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Resources, Target};
 
 /// What a job asks of a machine: jobs of one shape are interchangeable to the scheduler.
@@ -42,12 +63,26 @@ pub struct Shape {
     /// Whether it names variables or files of the worker as secrets, so that the worker has to allow that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spec_secret_refs: bool,
+    /// What a framework has to compute on, by framework.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub backends: BTreeMap<String, String>,
+    /// How long a task takes at most from executing to its kill, rounded up; absent = nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_s: Option<Seconds>,
+    /// Workers at once, with all of this on each; absent = 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
 }
 
 impl Shape {
     /// The part of a spec that decides where it can run.
     pub fn of(spec: &JobSpec) -> Self {
         let mut shape = Self { resources: spec.resources.clone(), target: spec.target, ..Self::default() };
+        shape.bound_s = spec.timeout_s.map(|timeout| rounded_up(timeout, spec.grace_s));
+        shape.nodes = spec.distributed.as_ref().map(|gang| gang.nodes);
+        if let Some(profile) = &spec.profile {
+            profiles::apply(profile, &mut shape);
+        }
         for secret in &spec.secrets {
             match SecretRef::parse(&secret.reference) {
                 Some(SecretRef::Name(name)) => drop(shape.secrets.insert(name.to_owned())),
@@ -64,7 +99,12 @@ impl Shape {
         shape
     }
 
-    /// What a task of this shape takes from its worker.
+    /// Workers at once.
+    pub fn nodes(&self) -> usize {
+        self.nodes.map_or(1, |nodes| nodes.max(1) as usize)
+    }
+
+    /// What a task of this shape takes from its worker, without the GPUs.
     pub fn amount(&self) -> Amount {
         Amount {
             cpu_millis: self.resources.cpus.millis().into(),
@@ -73,8 +113,15 @@ impl Shape {
     }
 }
 
+/// The sum, to an eighth: jobs whose limits differ by seconds are alike.
+fn rounded_up(timeout: Seconds, grace: Seconds) -> Seconds {
+    let millis = timeout.millis().saturating_add(grace.millis());
+    let step = 1_u64 << millis.max(1).ilog2().saturating_sub(3);
+    Seconds::from_millis(millis.div_ceil(step).saturating_mul(step))
+}
+
 /// What a worker has, or a task takes, in countable things.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Amount {
     /// Thousandths of a core.
     pub cpu_millis: u64,
@@ -116,15 +163,36 @@ impl Amount {
     }
 }
 
-/// One job on one worker, as proposed on this state of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a task takes of its worker.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Grant {
+    /// Countable things.
+    pub amount: Amount,
+    /// These GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuUuid>,
+}
+
+/// One task's seat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seated {
+    /// Where.
+    pub worker_id: WorkerId,
+    /// The worker's incarnation the decision was made on.
+    pub incarnation: u64,
+    /// With these GPUs.
+    pub gpus: Vec<GpuUuid>,
+    /// How much of all machines that is, in millionths, see [`shares`].
+    pub weight: u64,
+}
+
+/// One job on one worker, or on one for each node, as proposed on this state of all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The job.
     pub job_id: JobId,
     /// The job's epoch the proposal was made on; another one makes it void.
     pub job_epoch: Epoch,
-    /// Where.
-    pub worker_id: WorkerId,
-    /// The worker's incarnation the proposal was made on.
-    pub incarnation: u64,
+    /// By rank.
+    pub seats: Vec<Seated>,
 }

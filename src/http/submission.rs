@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use super::caller::Client;
 use super::state::Ports;
 use crate::actors::messages::front_desk::NewJob;
-use crate::actors::messages::scheduler::Shape;
 use crate::artifacts::{ArtifactError, ArtifactStore};
 use crate::clock;
 use crate::contract::artifact::Digest;
@@ -20,6 +19,7 @@ use crate::contract::quantity::Timestamp;
 use crate::contract::spec::JobSpec;
 use crate::domain::change::JobRecord;
 use crate::domain::credentials::Grant;
+use crate::domain::placement::Shape;
 use crate::domain::spec::{self, ReadOptions};
 use crate::store::{Reads, StoreError};
 

@@ -159,6 +159,8 @@ pub struct TaskForm {
     worker: [u8; 16],
     assigned_at: i64,
     memory_bytes: Option<i64>,
+    gpus: Option<String>,
+    weight: i64,
 }
 
 impl From<&TaskRecord> for TaskForm {
@@ -171,6 +173,8 @@ impl From<&TaskRecord> for TaskForm {
             worker: record.worker.to_bytes(),
             assigned_at: record.assigned_at.micros(),
             memory_bytes: record.memory_bytes.map(signed),
+            gpus: (!record.gpus.is_empty()).then(|| json(&record.gpus)),
+            weight: signed(record.weight),
         }
     }
 }

@@ -205,6 +205,8 @@ pub struct TaskRow {
     pub worker: Vec<u8>,
     pub assigned_at: i64,
     pub memory_bytes: Option<i64>,
+    pub gpus: Option<String>,
+    pub weight: i64,
 }
 
 impl TaskRow {
@@ -217,6 +219,8 @@ impl TaskRow {
             worker: worker_id(&self.worker, "tasks.worker")?,
             assigned_at: Timestamp::from_micros(self.assigned_at),
             memory_bytes: self.memory_bytes.map(|bytes| bytes as u64),
+            gpus: self.gpus.map_or(Ok(Vec::new()), |text| json(&text, "tasks.gpus"))?,
+            weight: self.weight as u64,
         })
     }
 }

@@ -66,6 +66,8 @@ diesel::table! {
         worker -> Binary,
         assigned_at -> BigInt,
         memory_bytes -> Nullable<BigInt>,
+        gpus -> Nullable<Text>,
+        weight -> BigInt,
     }
 }
 

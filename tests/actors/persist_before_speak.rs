@@ -27,7 +27,7 @@ use gpulayer::contract::protocol::{Finish, Report, ReportAnswer, ReportItem, Rep
 use gpulayer::contract::spec::JobSpec;
 use gpulayer::credentials::known::Credentials;
 use gpulayer::domain::change::{Change, JobRecord, UsedKey};
-use gpulayer::domain::placement::Placement;
+use gpulayer::domain::placement::{Placement, Seated};
 use gpulayer::journal::Journal;
 use gpulayer::store::{CommitPort, ONLY_TERM, Store, StoreError, Writer};
 use tokio::sync::oneshot;
@@ -97,6 +97,7 @@ pub fn scene() -> Scene {
         refused,
         freed,
         taken: recorder().0,
+        bounded: recorder().0,
         stop_placing: recorder().0,
         watch,
         started,
@@ -223,7 +224,8 @@ impl Scene {
 
     /// The same for a job that was placed so many times before.
     pub fn place_again(&self, number: u128, job_epoch: u32) {
-        let placement = Placement { job_id: job_id(number), job_epoch, worker_id: WORKER, incarnation: 1 };
+        let seat = Seated { worker_id: WORKER, incarnation: 1, gpus: Vec::new(), weight: 1 };
+        let placement = Placement { job_id: job_id(number), job_epoch, seats: vec![seat] };
         self.supervisor.do_send(PlacementProposed { placements: vec![placement] });
     }
 

@@ -10,10 +10,11 @@ use gpulayer::actors::messages::scheduler::{
     WorkerUp,
 };
 use gpulayer::actors::scheduler::Scheduler;
+use gpulayer::clock;
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::quantity::{Cpus, Timestamp};
 use gpulayer::contract::worker::{Capabilities, WorkerKind};
-use gpulayer::domain::placement::{QueuedJob, Shape};
+use gpulayer::domain::placement::{Place, Policy, QueuedJob, Shape};
 
 use crate::recorder::{Heard, recorder, settle};
 
@@ -21,7 +22,7 @@ const WORKER: WorkerId = WorkerId::from_u128(9);
 
 fn started() -> (Addr<Scheduler>, Heard<PlacementProposed>) {
     let (proposed, heard) = recorder();
-    (Scheduler::new(proposed).start(), heard)
+    (Scheduler::new(clock::system(), Policy::default(), proposed).start(), heard)
 }
 
 fn job(number: u128) -> JobQueued {
@@ -32,6 +33,7 @@ fn job(number: u128) -> JobQueued {
             priority: 0,
             submitted_at: Timestamp::from_micros(number as i64),
             shape: Arc::new(Shape::default()),
+            project: "default".into(),
             avoid: None,
         },
     }
@@ -85,8 +87,9 @@ async fn the_oldest_go_first_and_the_rest_wait_for_room_with_a_reason() {
     assert_eq!(jobs(&mut heard), [1, 2]);
     assert!(reason(&scheduler, 3).await.unwrap().contains("1 worker"));
     assert_eq!(reason(&scheduler, 1).await, None, "it is placed");
-    scheduler.do_send(PlacementAccepted { job_id: JobId::from_u128(1), worker_id: WORKER });
-    scheduler.do_send(CapacityFreed { worker_id: WORKER, shape: Arc::new(Shape::default()) });
+    scheduler.do_send(PlacementAccepted { job_id: JobId::from_u128(1) });
+    scheduler
+        .do_send(CapacityFreed { worker_id: WORKER, place: Place { job_id: JobId::from_u128(1), epoch: 1 } });
     settle().await;
     assert_eq!(jobs(&mut heard), [3]);
 }
@@ -99,7 +102,7 @@ async fn a_refused_proposal_gives_its_room_back_and_the_job_waits_again_unless_i
     scheduler.do_send(job(2));
     settle().await;
     assert_eq!(jobs(&mut heard), [1]);
-    let refused = |gone| PlacementRefused { job_id: JobId::from_u128(1), worker_id: WORKER, gone };
+    let refused = |gone| PlacementRefused { job_id: JobId::from_u128(1), gone };
     scheduler.do_send(refused(false));
     settle().await;
     assert_eq!(jobs(&mut heard), [1], "it waits again, and is the oldest");

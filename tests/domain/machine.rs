@@ -15,7 +15,7 @@ use gpulayer::contract::worker::{Phase, TaskState};
 use gpulayer::domain::change::{Change, JobRecord, JobStanding, TaskRecord, TaskStanding};
 use gpulayer::domain::job::{LiveJob, Placed, Restored, Stage};
 use gpulayer::domain::ledger::{Ledger, Notice, SharedSpec};
-use gpulayer::domain::placement::Shape;
+use gpulayer::domain::placement::{Grant, Seated, Shape};
 use proptest::prelude::*;
 
 const JOBS: usize = 3;
@@ -137,10 +137,14 @@ impl Persisted {
             submitted_at: record.submitted_at,
             queue_deadline: record.queue_deadline,
             shape: live.shape.clone(),
+            project: live.project.clone(),
             standing: self.standings[&live.id].clone(),
             task: task.map(|(task, row)| {
                 let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
-                (Placed { task_id: task.id, worker: task.worker, spec }, row.clone())
+                let grant = Grant { amount: live.shape.amount(), gpus: task.gpus.clone() };
+                let placed =
+                    Placed { task_id: task.id, worker: task.worker, spec, grant, weight: task.weight };
+                (placed, row.clone())
             }),
         })
     }
@@ -194,9 +198,9 @@ impl World {
         }
         for notice in ledger.notices {
             match notice {
-                Notice::Freed(_, job_id, _) => *self.taken.get_mut(&job_id).unwrap() -= 1,
-                Notice::Stale(_, task_id, job_id, _) => {
-                    self.stale.insert(task_id, job_id);
+                Notice::Freed(_, place) => *self.taken.get_mut(&place.job_id).unwrap() -= 1,
+                Notice::Stale(_, task_id, place) => {
+                    self.stale.insert(task_id, place.job_id);
                 }
                 Notice::Offer(worker, assignment) => {
                     let known = self.store.tasks.iter().any(|(task, _)| {
@@ -242,9 +246,10 @@ impl World {
                 let record = &self.store.records[&live.id];
                 let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
                 let epoch = live.epoch() + u32::from(stale);
-                let worker = WorkerId::from_u128(worker);
+                let worker_id = WorkerId::from_u128(worker);
+                let seat = Seated { worker_id, incarnation: 1, gpus: vec!["GPU-1".into()], weight: 3 };
                 let queued = matches!(live.stage(), Stage::Queued);
-                let placed = self.step(job, |job, ledger| job.place(ledger, epoch, worker, task_id, spec));
+                let placed = self.step(job, |job, ledger| job.place(ledger, epoch, &seat, task_id, spec));
                 assert_eq!(placed.unwrap().is_ok(), queued && !stale);
             }
             Happening::Start { task } => self.report(task, &Report::Start),

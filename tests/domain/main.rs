@@ -1,10 +1,12 @@
 //! The decisions, as tables, as properties over random input and as random-event machines.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod gpus;
 mod job_states;
 mod machine;
 mod memory_growth;
 mod placement;
+mod sharing;
 mod spec;
 mod spec_round_trip;
 mod verdicts;

@@ -12,7 +12,7 @@ use gpulayer::contract::spec::{JobSpec, MemoryGrowth, Retry};
 use gpulayer::domain::change::{Change, JobRecord, JobStanding};
 use gpulayer::domain::job::{LiveJob, Restored};
 use gpulayer::domain::ledger::{Ledger, Notice};
-use gpulayer::domain::placement::Shape;
+use gpulayer::domain::placement::{Seated, Shape};
 
 const WORKER: WorkerId = WorkerId::from_u128(7);
 
@@ -51,11 +51,14 @@ fn ledger() -> Ledger {
     Ledger::new(Timestamp::from_micros(1_000_000), 0)
 }
 
-/// Places the job and lets its task be killed for lack of memory; the ledger of the end, and what was placed.
-fn killed(job: &mut LiveJob, spec: &Arc<JobSpec>, task: u128) -> (Ledger, Option<u64>) {
+/// Places the job and lets its task be killed for lack of memory; the ledger of the end, what the worker was told and
+/// what was taken of it.
+fn killed(job: &mut LiveJob, spec: &Arc<JobSpec>, task: u128) -> (Ledger, Option<u64>, u64) {
     let task_id = TaskId::from_u128(task);
     let mut placing = ledger();
-    job.place(&mut placing, job.epoch(), WORKER, task_id, spec.clone()).unwrap();
+    let seat = Seated { worker_id: WORKER, incarnation: 1, gpus: Vec::new(), weight: 1 };
+    job.place(&mut placing, job.epoch(), &seat, task_id, spec.clone()).unwrap();
+    let taken = job.placed().unwrap().grant.amount.memory_bytes;
     let asked = placing.notices.iter().find_map(|notice| match notice {
         Notice::Offer(_, assignment) => Some(assignment.spec.resources.memory_bytes),
         _ => None,
@@ -71,15 +74,11 @@ fn killed(job: &mut LiveJob, spec: &Arc<JobSpec>, task: u128) -> (Ledger, Option
     };
     let mut ending = ledger();
     job.report(&mut ending, task_id, job.epoch(), &Report::Finish(Box::new(finish))).unwrap();
-    (ending, asked.unwrap())
-}
-
-fn freed(ledger: &Ledger) -> u64 {
-    let freed = ledger.notices.iter().find_map(|notice| match notice {
-        Notice::Freed(_, _, shape) => Some(shape.amount().memory_bytes),
-        _ => None,
-    });
-    freed.unwrap()
+    assert!(
+        ending.notices.iter().any(|notice| matches!(notice, Notice::Freed(..))),
+        "what was taken is given back"
+    );
+    (ending, asked.unwrap(), taken)
 }
 
 fn standing(ledger: &Ledger) -> JobStanding {
@@ -96,8 +95,8 @@ fn each_attempt_asks_for_more_until_it_had_the_most() {
     let shape = Arc::new(Shape::of(&spec));
     let mut job = LiveJob::accept(&mut ledger(), record(&spec), spec.clone(), shape.clone());
 
-    let (ending, asked) = killed(&mut job, &spec, 1);
-    assert_eq!((asked, freed(&ending)), (Some(1000), 1000), "what was taken is given back");
+    let (ending, asked, taken) = killed(&mut job, &spec, 1);
+    assert_eq!((asked, taken), (Some(1000), 1000));
     assert_eq!((job.state(), job.shape.amount().memory_bytes), (JobState::Queued, 1500));
     let queued = ending.changes.iter().find_map(|change| match change {
         Change::EventAppended(event) if event.kind == EventType::JobQueued => Some(event.data.clone()),
@@ -116,21 +115,18 @@ fn each_attempt_asks_for_more_until_it_had_the_most() {
         submitted_at: job.submitted_at,
         queue_deadline: None,
         shape: Arc::new(shape.with_memory(1500)),
+        project: "default".into(),
         standing: kept,
         task: None,
     });
     assert_eq!(job.avoid, Some(WORKER), "a restart does not forget whom to avoid");
 
-    let (ending, asked) = killed(&mut job, &spec, 2);
-    assert_eq!(
-        (asked, freed(&ending)),
-        (Some(1500), 1500),
-        "the worker is told what the attempt was placed with"
-    );
+    let (_, asked, taken) = killed(&mut job, &spec, 2);
+    assert_eq!((asked, taken), (Some(1500), 1500), "the worker is told what the attempt was placed with");
     assert_eq!(job.shape.amount().memory_bytes, 2000, "1500 x 1.5 is more than the most");
 
-    let (ending, asked) = killed(&mut job, &spec, 3);
-    assert_eq!((asked, freed(&ending)), (Some(2000), 2000));
+    let (_, asked, taken) = killed(&mut job, &spec, 3);
+    assert_eq!((asked, taken), (Some(2000), 2000));
     assert_eq!(job.state(), JobState::Failed, "the same again would end the same, though attempts are left");
     assert_eq!(job.attempt(), 3);
 }

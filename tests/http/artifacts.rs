@@ -160,6 +160,8 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
         worker: WORKER,
         assigned_at: gpulayer::clock::now(),
         memory_bytes: None,
+        gpus: vec!["GPU-1".into()],
+        weight: 7,
     };
     stand.shared.record(&[Change::TaskInserted(placed), Change::TaskMoved(TASK, task(TaskState::Running))]);
     assert_eq!(call("GET", own).ok(200).body, b"own");

@@ -73,6 +73,8 @@ pub fn task(number: u64, job: u64) -> TaskRecord {
         worker: WorkerId::from_u128(7),
         assigned_at: time(5),
         memory_bytes: None,
+        gpus: vec!["GPU-1".into()],
+        weight: 7,
     }
 }
 

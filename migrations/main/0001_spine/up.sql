@@ -63,7 +63,9 @@ CREATE TABLE tasks (
     epoch       INTEGER NOT NULL,
     worker      BLOB    NOT NULL,
     assigned_at INTEGER NOT NULL,
-    memory_bytes INTEGER
+    memory_bytes INTEGER,
+    gpus        TEXT,
+    weight      INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX tasks_by_job ON tasks (job_id);
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::StaleTask;
 use super::keys::KEPT;
+use crate::actors::messages::scheduler::CapacityTaken;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::Timestamp;
 use crate::credentials::known::Credentials;
 use crate::domain::change::{TaskRecord, TaskStanding, TokenRecord};
 use crate::domain::job::{LiveJob, Placed, Restored, with_memory};
 use crate::domain::ledger::SharedSpec;
-use crate::domain::placement::Shape;
+use crate::domain::placement::{Grant, Holding, Place, Shape};
 use crate::store::{Reads, StoreError};
 
 /// Everything the supervisor starts with.
@@ -21,6 +22,8 @@ pub struct Restoration {
     pub jobs: Vec<LiveJob>,
     /// Tasks that were given up and may still hold their place.
     pub stale: HashMap<TaskId, StaleTask>,
+    /// What those hold.
+    pub stale_holdings: Vec<CapacityTaken>,
     /// Scopes of the idempotency keys still remembered, and when each was used.
     pub key_scopes: Vec<([u8; 32], Timestamp)>,
     /// Number of the newest event.
@@ -55,7 +58,11 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
     let mut shapes = Shapes::default();
     let (live_tasks, ended): (Vec<_>, Vec<_>) =
         reads.live_tasks()?.into_iter().partition(|(_, standing)| !standing.state.ended());
-    let mut tasks: HashMap<_, _> = with_specs(reads, live_tasks)?;
+    let live_tasks = with_specs(reads, live_tasks)?;
+    let mut tasks: HashMap<_, _> = live_tasks
+        .into_iter()
+        .map(|(record, placed, standing)| (record.job_id, (placed, standing)))
+        .collect();
     let mut jobs = Vec::new();
     for row in reads.live_jobs()? {
         jobs.push(LiveJob::restore(Restored {
@@ -64,14 +71,21 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
             submitted_at: row.submitted_at,
             queue_deadline: row.queue_deadline,
             shape: grown(shapes.read(row.id, row.shape)?, row.standing.memory_bytes),
+            project: row.project,
             standing: row.standing,
             task: tasks.remove(&row.id),
         }));
     }
-    let stale = with_specs(reads, ended)?.into_values().map(|(placed, _)| {
-        let shape = Arc::new(Shape::of(&placed.spec));
-        (placed.task_id, StaleTask { worker_id: placed.worker, shape })
-    });
+    let mut stale = HashMap::new();
+    let mut stale_holdings = Vec::new();
+    for (record, placed, _) in with_specs(reads, ended)? {
+        let place = Place { job_id: record.job_id, epoch: record.epoch };
+        let (worker_id, project) = (record.worker, placed.spec.project.as_str().into());
+        let Placed { grant, weight, .. } = placed;
+        let holding = Holding { grant, project, priority: placed.spec.priority, weight, ends_by: None };
+        stale.insert(record.id, StaleTask { worker_id, place });
+        stale_holdings.push(CapacityTaken { worker_id, place, holding });
+    }
     let tokens = reads.tokens()?;
     let sessions = reads
         .workers()?
@@ -82,7 +96,8 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
         tokens,
         credentials,
         jobs,
-        stale: stale.collect(),
+        stale,
+        stale_holdings,
         key_scopes: reads.used_key_scopes(now.minus(KEPT))?,
         position: reads.last_position()?,
     })
@@ -91,7 +106,7 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
 fn with_specs(
     reads: &Reads,
     tasks: Vec<(TaskRecord, TaskStanding)>,
-) -> Result<HashMap<JobId, (Placed, TaskStanding)>, RestoreError> {
+) -> Result<Vec<(TaskRecord, Placed, TaskStanding)>, RestoreError> {
     let wanted: Vec<JobId> = tasks.iter().map(|(record, _)| record.job_id).collect();
     let mut specs = HashMap::new();
     for (job_id, text) in reads.specs(&wanted)? {
@@ -105,7 +120,9 @@ fn with_specs(
     let placed = tasks.into_iter().filter_map(|(record, standing)| {
         let spec = specs.get(&record.job_id)?.clone();
         let spec = with_memory(spec, record.memory_bytes);
-        Some((record.job_id, (Placed { task_id: record.id, worker: record.worker, spec }, standing)))
+        let grant = Grant { amount: Shape::of(&spec).amount(), gpus: record.gpus.clone() };
+        let placed = Placed { task_id: record.id, worker: record.worker, spec, grant, weight: record.weight };
+        Some((record, placed, standing))
     });
     Ok(placed.collect())
 }

@@ -57,13 +57,13 @@ impl JobSupervisor {
         placement: &Placement,
         stored: &HashMap<JobId, SharedSpec>,
     ) -> Result<(), PlacementRefused> {
-        let refused =
-            |gone| PlacementRefused { job_id: placement.job_id, worker_id: placement.worker_id, gone };
+        let refused = |gone| PlacementRefused { job_id: placement.job_id, gone };
         let Some(job) = self.jobs.get_mut(&placement.job_id) else { return Err(refused(true)) };
+        let [seat] = placement.seats.as_slice() else { return Err(refused(false)) };
         let fresh = self
             .sessions
-            .get(&placement.worker_id)
-            .is_some_and(|session| session.incarnation == placement.incarnation && session.drain.is_none());
+            .get(&seat.worker_id)
+            .is_some_and(|session| session.incarnation == seat.incarnation && session.drain.is_none());
         if !fresh || self.stopping.is_some() {
             return Err(refused(false));
         }
@@ -72,7 +72,7 @@ impl JobSupervisor {
             return Err(refused(false));
         };
         let task_id = clock::task_id();
-        match job.place(ledger, placement.job_epoch, placement.worker_id, task_id, spec) {
+        match job.place(ledger, placement.job_epoch, seat, task_id, spec) {
             Ok(()) => {
                 if held {
                     self.held_specs = self.held_specs.saturating_sub(1);
@@ -153,7 +153,7 @@ impl JobSupervisor {
                 let row = TaskStanding { stale: false, ..known.standing };
                 self.journal.append(vec![Change::TaskMoved(task_id, row)]);
             }
-            self.tells.freed.do_send(CapacityFreed { worker_id, shape: stale.shape });
+            self.tells.freed.do_send(CapacityFreed { worker_id, place: stale.place });
         }
     }
 
@@ -182,9 +182,9 @@ impl Handler<PlacementProposed> for JobSupervisor {
         for placement in &proposed.placements {
             match self.judge_placement(&mut ledger, placement, &stored) {
                 Ok(()) => {
-                    let (job_id, worker_id) = (placement.job_id, placement.worker_id);
+                    let job_id = placement.job_id;
                     touched.push(job_id);
-                    self.tells.accepted.do_send(PlacementAccepted { job_id, worker_id });
+                    self.tells.accepted.do_send(PlacementAccepted { job_id });
                 }
                 Err(refused) => self.tells.refused.do_send(refused),
             }

@@ -1,13 +1,12 @@
 //! To the scheduler.
 
-use std::sync::Arc;
-
 use actix::Message;
 
 use crate::contract::ids::{JobId, WorkerId};
+use crate::contract::quantity::Timestamp;
 use crate::contract::worker::{Capabilities, WorkerKind};
 use crate::domain::placement::QueuedJob;
-pub use crate::domain::placement::Shape;
+pub use crate::domain::placement::{Holding, Place};
 
 /// A job waits for a place.
 #[derive(Debug, Clone, PartialEq, Eq, Message)]
@@ -31,30 +30,26 @@ pub struct JobUnqueued {
 pub struct PlacementAccepted {
     /// The job.
     pub job_id: JobId,
-    /// Where.
-    pub worker_id: WorkerId,
 }
 
-/// A proposal is void; its reservation goes back.
+/// A proposal is void; what it took goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 pub struct PlacementRefused {
     /// The job.
     pub job_id: JobId,
-    /// Where it would have gone.
-    pub worker_id: WorkerId,
     /// Whether the job waits no more and must not be proposed again.
     pub gone: bool,
 }
 
-/// A task's resources are free again.
-#[derive(Debug, Clone, PartialEq, Eq, Message)]
+/// What a task took is free again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 pub struct CapacityFreed {
     /// Where.
     pub worker_id: WorkerId,
-    /// How much: the resources the task was placed with.
-    pub shape: Arc<Shape>,
+    /// Which placement.
+    pub place: Place,
 }
 
 /// After a restart: a task already sits on a worker.
@@ -63,8 +58,22 @@ pub struct CapacityFreed {
 pub struct CapacityTaken {
     /// Where.
     pub worker_id: WorkerId,
-    /// How much.
-    pub shape: Arc<Shape>,
+    /// Which placement.
+    pub place: Place,
+    /// What it took.
+    pub holding: Holding,
+}
+
+/// A task will have ended by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct TaskBounded {
+    /// Where.
+    pub worker_id: WorkerId,
+    /// Which placement.
+    pub place: Place,
+    /// When.
+    pub ends_by: Timestamp,
 }
 
 /// A worker can take tasks.

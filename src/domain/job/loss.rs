@@ -125,7 +125,7 @@ impl LiveJob {
                     self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
                 }
                 ledger.tell(Notice::Settled(placed.worker, placed.task_id));
-                ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.id, self.shape.clone()));
+                ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.place_key()));
                 self.settle(ledger, &placed, &run, end, None);
                 true
             }
@@ -161,7 +161,7 @@ impl LiveJob {
         self.event(ledger, Some(placed.task_id), EventType::TaskLost, data);
         if stale {
             ledger.tell(Notice::Settled(placed.worker, placed.task_id));
-            ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.id, self.shape.clone()));
+            ledger.tell(Notice::Stale(placed.worker, placed.task_id, self.place_key()));
         } else {
             self.release(ledger, placed);
         }

@@ -4,10 +4,11 @@ use serde_json::json;
 
 use super::{LiveJob, Placed, Stage};
 use crate::contract::event::EventType;
-use crate::contract::ids::{Epoch, TaskId, WorkerId};
+use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::protocol::Assignment;
 use crate::domain::change::{Change, TaskRecord};
 use crate::domain::ledger::{Ledger, Notice, SharedSpec};
+use crate::domain::placement::{Grant, Seated};
 
 /// Why a proposal is void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,12 +37,12 @@ pub fn with_memory(spec: SharedSpec, memory_bytes: Option<u64>) -> SharedSpec {
 }
 
 impl LiveJob {
-    /// Gives the job a task on this worker.
+    /// Gives the job a task on this seat.
     pub fn place(
         &mut self,
         ledger: &mut Ledger,
         proposed_on: Epoch,
-        worker: WorkerId,
+        seat: &Seated,
         task_id: TaskId,
         spec: SharedSpec,
     ) -> Result<(), PlacementRefusal> {
@@ -51,6 +52,7 @@ impl LiveJob {
         if proposed_on != self.epoch {
             return Err(PlacementRefusal::StaleEpoch { proposed: proposed_on, actual: self.epoch });
         }
+        let worker = seat.worker_id;
         self.epoch += 1;
         self.worker = Some(worker);
         self.phase = None;
@@ -58,7 +60,8 @@ impl LiveJob {
         self.not_before = None;
         self.spec = None;
         let spec = with_memory(spec, self.memory_bytes);
-        let placed = Placed { task_id, worker, spec };
+        let grant = Grant { amount: self.shape.amount(), gpus: seat.gpus.clone() };
+        let placed = Placed { task_id, worker, spec, grant, weight: seat.weight };
         let assignment = self.assignment(&placed);
         self.stage = Stage::Scheduled(Box::new(placed));
         ledger.change(Change::TaskInserted(TaskRecord {
@@ -69,8 +72,13 @@ impl LiveJob {
             worker,
             assigned_at: ledger.now,
             memory_bytes: self.memory_bytes,
+            gpus: seat.gpus.clone(),
+            weight: seat.weight,
         }));
-        let data = json!({"worker": worker, "attempt": self.attempt, "epoch": self.epoch});
+        let mut data = json!({"worker": worker, "attempt": self.attempt, "epoch": self.epoch});
+        if !seat.gpus.is_empty() {
+            data["gpus"] = json!(seat.gpus);
+        }
         self.event(ledger, Some(task_id), EventType::JobScheduled, data);
         self.moved(ledger);
         ledger.tell(Notice::Watch(worker, task_id, self.epoch));
@@ -85,7 +93,7 @@ impl LiveJob {
             epoch: self.epoch,
             attempt: self.attempt,
             spec: placed.spec.clone(),
-            gpus: Vec::new(),
+            gpus: placed.grant.gpus.iter().map(|uuid| uuid.to_string()).collect(),
         }
     }
 }

@@ -86,7 +86,11 @@ impl LiveJob {
         if self.phase >= Some(phase) {
             return Ok(JobState::Running);
         }
-        let task_id = placed.task_id;
+        let (task_id, worker) = (placed.task_id, placed.worker);
+        let limit = placed.spec.timeout_s.map(|timeout| ledger.now.plus(timeout).plus(placed.spec.grace_s));
+        if let (Phase::Executing, Some(ends_by)) = (phase, limit) {
+            ledger.tell(Notice::Bounded(worker, self.place_key(), ends_by));
+        }
         self.phase = Some(phase);
         self.event(ledger, Some(task_id), EventType::TaskPhase, json!({"phase": phase}));
         self.moved(ledger);
@@ -182,6 +186,6 @@ impl LiveJob {
     /// The lease is over and the worker's resources are free.
     pub(super) fn release(&self, ledger: &mut Ledger, placed: &Placed) {
         ledger.tell(Notice::Settled(placed.worker, placed.task_id));
-        ledger.tell(Notice::Freed(placed.worker, self.id, self.shape.clone()));
+        ledger.tell(Notice::Freed(placed.worker, self.place_key()));
     }
 }

@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-use super::fit::lack;
+use super::fit::Wants;
 use super::{Lack, Pool, Shape};
 use crate::domain::spec::nearest;
 
@@ -40,11 +41,12 @@ impl fmt::Display for WorkerReason {
 }
 
 /// Every worker's reason, grouped: what may still change first, then what never fits.
-pub fn explain(shape: &Shape, pool: &Pool) -> Vec<WorkerReason> {
+pub fn explain(shape: &Arc<Shape>, pool: &Pool) -> Vec<WorkerReason> {
+    let wants = Wants::of(shape, pool);
     let mut groups: BTreeMap<Option<Lack<'_>>, Vec<String>> = BTreeMap::new();
     for worker in pool.workers() {
         let shown = if worker.name.is_empty() { worker.id.to_string() } else { worker.name.clone() };
-        groups.entry(lack(shape, worker)).or_default().push(shown);
+        groups.entry(wants.lack_in_words(worker, pool)).or_default().push(shown);
     }
     let mut reasons: Vec<WorkerReason> = groups
         .into_iter()
@@ -80,7 +82,7 @@ fn near_miss<'a>(lack: &Lack<'_>, pool: &'a Pool) -> Option<&'a str> {
 }
 
 /// [`explain`] in one line, for `queue_reason`.
-pub fn queue_reason(shape: &Shape, pool: &Pool) -> String {
+pub fn queue_reason(shape: &Arc<Shape>, pool: &Pool) -> String {
     let reasons = explain(shape, pool);
     if reasons.is_empty() {
         return "no worker is connected".to_owned();
@@ -99,8 +101,9 @@ pub fn never_fits(reason: &str) -> bool {
 }
 
 /// The best any worker can do. Without workers it is `NotNow`: one may join.
-pub fn verdict(shape: &Shape, pool: &Pool) -> Verdict {
-    pool.workers().map(|worker| verdict_of(lack(shape, worker).as_ref())).max().unwrap_or(Verdict::NotNow)
+pub fn verdict(shape: &Arc<Shape>, pool: &Pool) -> Verdict {
+    let wants = Wants::of(shape, pool);
+    pool.workers().map(|worker| verdict_of(wants.lack(worker).as_ref())).max().unwrap_or(Verdict::NotNow)
 }
 
 fn verdict_of(lack: Option<&Lack<'_>>) -> Verdict {

@@ -1,10 +1,13 @@
 //! Whether a shape fits on one worker, and what it lacks there.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::{Amount, PoolWorker, Shape};
+use super::gpus::{self, PoolGpu, Unsuited};
+use super::{Amount, Pool, PoolWorker, Shape, frameworks};
+use crate::contract::gpu::GpuStanding;
 use crate::contract::quantity::Cpus;
-use crate::contract::spec::{GpuCount, Target};
+use crate::contract::spec::{GpuCount, GpuRequest, MemoryKind, Target};
 use crate::contract::worker::WorkerKind;
 
 /// The first thing a shape misses on a worker. The order is the one people read: what can never be first, then
@@ -51,8 +54,28 @@ pub enum Lack<'a> {
     },
     /// It does not let jobs name its variables and files.
     SpecSecretRefs,
-    /// GPUs are asked for; none can be granted yet.
-    Gpus,
+    /// No interpreter there has this framework in the range asked for, on the backend asked for.
+    Framework {
+        /// Its name.
+        name: &'a str,
+        /// The range; empty = any.
+        wanted: &'a str,
+        /// What it has to compute on; empty = anything.
+        backend: &'a str,
+        /// The version that is there.
+        has: Option<&'a str>,
+    },
+    /// It has too few GPUs that suit, whatever they do now.
+    Gpus {
+        /// Asked for.
+        request: &'a GpuRequest,
+        /// In all.
+        has: usize,
+        /// That suit.
+        suitable: usize,
+        /// What those that do not suit lack; the nearest.
+        near: Option<Unsuited<'a>>,
+    },
     /// More cores than it has.
     Cpus {
         /// Asked for, in thousandths.
@@ -87,6 +110,13 @@ pub enum Lack<'a> {
         /// By so many tasks.
         tasks: u32,
     },
+    /// Its GPUs that suit are in use, or cannot be used now.
+    GpusTaken {
+        /// Asked for.
+        request: &'a GpuRequest,
+        /// How they stand.
+        standing: GpuCensus,
+    },
     /// Its memory is taken.
     MemoryTaken {
         /// Asked for, in bytes.
@@ -109,84 +139,193 @@ impl Lack<'_> {
                 | Lack::Draining
                 | Lack::Unhealthy { .. }
                 | Lack::CpusTaken { .. }
+                | Lack::GpusTaken { .. }
                 | Lack::MemoryTaken { .. }
         )
     }
 }
 
-/// What `shape` misses on `worker` now; `None` = it fits.
-pub(super) fn lack<'a>(shape: &'a Shape, worker: &'a PoolWorker) -> Option<Lack<'a>> {
-    if !worker.introduced() {
-        return Some(Lack::Away);
-    }
-    lasting_lack(shape, worker).or_else(|| passing_lack(shape.amount(), worker))
+/// How the GPUs of a worker stand that suit a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GpuCensus {
+    /// All of them.
+    pub suitable: usize,
+    /// Can be granted.
+    pub free: usize,
+    /// Held by tasks.
+    pub held: usize,
+    /// Used by programs that are no tasks.
+    pub outside: usize,
+    /// Still used by what a task left behind.
+    pub wedged: usize,
+    /// Broken.
+    pub unhealthy: usize,
 }
 
-fn lasting_lack<'a>(shape: &'a Shape, worker: &'a PoolWorker) -> Option<Lack<'a>> {
-    let wants = &shape.resources;
-    if let Some(wanted) = wants.worker.as_deref()
-        && wanted != worker.name
-        && wanted.parse() != Ok(worker.id)
-    {
-        return Some(Lack::Worker { wanted });
+impl GpuCensus {
+    fn of<'a>(gpus: impl Iterator<Item = &'a PoolGpu>) -> Self {
+        let mut census = Self::default();
+        for gpu in gpus {
+            census.suitable += 1;
+            *match gpu.standing {
+                _ if gpu.held => &mut census.held,
+                GpuStanding::Ready => &mut census.free,
+                GpuStanding::BusyOutside { .. } => &mut census.outside,
+                GpuStanding::Wedged { .. } => &mut census.wedged,
+                GpuStanding::Unhealthy { .. } => &mut census.unhealthy,
+            } += 1;
+        }
+        census
     }
-    let on_target = match shape.target {
-        Target::Any => true,
-        Target::Local => worker.kind == WorkerKind::Local,
-        Target::Remote => worker.kind == WorkerKind::Remote,
-        Target::Cloud => false,
-    };
-    if !on_target {
-        return Some(Lack::Target { wanted: shape.target });
+}
+
+/// What a shape asks for, read once to be held against many workers of a pool.
+#[derive(Debug)]
+pub(super) struct Wants {
+    pub(super) shape: Arc<Shape>,
+    pub(super) amount: Amount,
+    /// By kind of GPU: whether it suits, and where it stands among those that do, the least first.
+    suits: Option<Vec<Option<u32>>>,
+}
+
+impl Wants {
+    pub(super) fn of(shape: &Arc<Shape>, pool: &Pool) -> Self {
+        let suits = request_of(shape).map(|request| pool.kinds().ranked(request));
+        Self { amount: shape.amount(), shape: shape.clone(), suits }
     }
-    if let Some(wanted) = wants.os.as_deref().filter(|wanted| *wanted != worker.os) {
-        return Some(Lack::Os { wanted, has: &worker.os });
+
+    fn rank(&self, gpu: &PoolGpu) -> Option<u32> {
+        self.suits.as_ref().and_then(|suits| suits.get(gpu.kind as usize).copied().flatten())
     }
-    if let Some(wanted) = wants.arch.as_deref().filter(|wanted| *wanted != worker.arch) {
-        return Some(Lack::Arch { wanted, has: &worker.arch });
+
+    /// How many GPUs it takes there.
+    pub(super) fn gpu_count(&self, worker: &PoolWorker) -> usize {
+        request_of(&self.shape).map_or(0, |request| gpus::wanted(request.count, worker.gpus().len()))
     }
-    for (key, wanted) in &wants.labels {
-        let has = worker.labels.get(key).map(String::as_str);
-        if has != Some(wanted) {
-            return Some(Lack::Label { key, wanted, has });
+
+    fn suitable<'w>(&self, worker: &'w PoolWorker) -> impl Iterator<Item = &'w PoolGpu> {
+        worker.gpus().iter().filter(|gpu| self.rank(gpu).is_some())
+    }
+
+    /// The GPUs to give of those that are free and not `closed`; `None` when there are too few.
+    pub(super) fn gpus_of<'w>(
+        &self,
+        worker: &'w PoolWorker,
+        closed: impl Fn(&PoolGpu) -> bool,
+    ) -> Option<Vec<&'w PoolGpu>> {
+        let open: Vec<_> = self.suitable(worker).filter(|gpu| gpu.free() && !closed(gpu)).collect();
+        gpus::choose(&open, self.gpu_count(worker), |gpu| self.rank(gpu))
+    }
+
+    /// Its GPUs that suit and work, whatever holds them now.
+    pub(super) fn working_gpus<'w>(&self, worker: &'w PoolWorker) -> Vec<&'w PoolGpu> {
+        self.suitable(worker).filter(|gpu| gpu.standing == GpuStanding::Ready).collect()
+    }
+
+    /// What is missing on `worker` now; `None` = it fits.
+    pub(super) fn lack<'a>(&'a self, worker: &'a PoolWorker) -> Option<Lack<'a>> {
+        if !worker.introduced() {
+            return Some(Lack::Away);
+        }
+        self.lasting_lack(worker).or_else(|| self.passing_lack(worker))
+    }
+
+    /// The same, with what the GPUs lack that do not suit.
+    pub(super) fn lack_in_words<'a>(&'a self, worker: &'a PoolWorker, pool: &'a Pool) -> Option<Lack<'a>> {
+        let lack = self.lack(worker)?;
+        let Lack::Gpus { request, has, suitable, .. } = lack else { return Some(lack) };
+        let unsuited = |gpu: &PoolGpu| gpus::unsuited(request, pool.kinds().get(gpu.kind)?);
+        let near = worker.gpus().iter().filter_map(unsuited).max();
+        Some(Lack::Gpus { request, has, suitable, near })
+    }
+
+    /// What no waiting helps with.
+    pub(super) fn lasting_lack<'a>(&'a self, worker: &'a PoolWorker) -> Option<Lack<'a>> {
+        let (shape, wants) = (&self.shape, &self.shape.resources);
+        if let Some(wanted) = wants.worker.as_deref()
+            && wanted != worker.name
+            && wanted.parse() != Ok(worker.id)
+        {
+            return Some(Lack::Worker { wanted });
+        }
+        let on_target = match shape.target {
+            Target::Any => true,
+            Target::Local => worker.kind == WorkerKind::Local,
+            Target::Remote => worker.kind == WorkerKind::Remote,
+            Target::Cloud => false,
+        };
+        if !on_target {
+            return Some(Lack::Target { wanted: shape.target });
+        }
+        if let Some(wanted) = wants.os.as_deref().filter(|wanted| *wanted != worker.os) {
+            return Some(Lack::Os { wanted, has: &worker.os });
+        }
+        if let Some(wanted) = wants.arch.as_deref().filter(|wanted| *wanted != worker.arch) {
+            return Some(Lack::Arch { wanted, has: &worker.arch });
+        }
+        for (key, wanted) in &wants.labels {
+            let has = worker.labels.get(key).map(String::as_str);
+            if has != Some(wanted) {
+                return Some(Lack::Label { key, wanted, has });
+            }
+        }
+        if let Some(wanted) = shape.secrets.iter().find(|wanted| !worker.secrets.contains(*wanted)) {
+            return Some(Lack::Secret { wanted });
+        }
+        if shape.spec_secret_refs && !worker.spec_secret_refs {
+            return Some(Lack::SpecSecretRefs);
+        }
+        if let Some(missing) = frameworks::missing(&wants.frameworks, &shape.backends, &worker.interpreters) {
+            let frameworks::Missing { name, wanted, backend, has } = missing;
+            return Some(Lack::Framework { name, wanted, backend, has });
+        }
+        if let Some(request) = request_of(shape) {
+            let suitable = self.suitable(worker).count();
+            if suitable < self.gpu_count(worker) {
+                return Some(Lack::Gpus { request, has: worker.gpus().len(), suitable, near: None });
+            }
+        }
+        let (needs, total) = (self.amount, worker.total);
+        if needs.cpu_millis > total.cpu_millis {
+            Some(Lack::Cpus { needs_millis: needs.cpu_millis, total_millis: total.cpu_millis })
+        } else if needs.memory_bytes > total.memory_bytes {
+            Some(Lack::Memory { needs_bytes: needs.memory_bytes, total_bytes: total.memory_bytes })
+        } else {
+            None
         }
     }
-    if let Some(wanted) = shape.secrets.iter().find(|wanted| !worker.secrets.contains(*wanted)) {
-        return Some(Lack::Secret { wanted });
+
+    fn passing_lack<'a>(&'a self, worker: &'a PoolWorker) -> Option<Lack<'a>> {
+        let (needs, free, total, tasks) = (self.amount, worker.free(), worker.total, worker.tasks());
+        if !worker.accepting {
+            Some(Lack::Away)
+        } else if worker.draining {
+            Some(Lack::Draining)
+        } else if let Some(why) = worker.unhealthy.as_deref() {
+            Some(Lack::Unhealthy { why })
+        } else if let Some(lack) = self.gpus_taken(worker) {
+            Some(lack)
+        } else if needs.cpu_millis > free.cpu_millis {
+            let (free_millis, total_millis) = (free.cpu_millis, total.cpu_millis);
+            Some(Lack::CpusTaken { needs_millis: needs.cpu_millis, free_millis, total_millis, tasks })
+        } else if needs.memory_bytes > free.memory_bytes {
+            let (free_bytes, total_bytes) = (free.memory_bytes, total.memory_bytes);
+            Some(Lack::MemoryTaken { needs_bytes: needs.memory_bytes, free_bytes, total_bytes, tasks })
+        } else {
+            None
+        }
     }
-    if shape.spec_secret_refs && !worker.spec_secret_refs {
-        return Some(Lack::SpecSecretRefs);
+
+    fn gpus_taken<'a>(&'a self, worker: &'a PoolWorker) -> Option<Lack<'a>> {
+        let request = request_of(&self.shape)?;
+        let standing = GpuCensus::of(self.suitable(worker));
+        (standing.free < self.gpu_count(worker)).then_some(Lack::GpusTaken { request, standing })
     }
-    if wants.gpus.as_ref().is_some_and(|gpus| gpus.count != GpuCount::Count(0)) {
-        return Some(Lack::Gpus);
-    }
-    let (needs, total) = (shape.amount(), worker.total);
-    if needs.cpu_millis > total.cpu_millis {
-        return Some(Lack::Cpus { needs_millis: needs.cpu_millis, total_millis: total.cpu_millis });
-    }
-    if needs.memory_bytes > total.memory_bytes {
-        return Some(Lack::Memory { needs_bytes: needs.memory_bytes, total_bytes: total.memory_bytes });
-    }
-    None
 }
 
-fn passing_lack(needs: Amount, worker: &PoolWorker) -> Option<Lack<'_>> {
-    let (free, total, tasks) = (worker.free(), worker.total, worker.tasks());
-    if !worker.accepting {
-        Some(Lack::Away)
-    } else if worker.draining {
-        Some(Lack::Draining)
-    } else if let Some(why) = worker.unhealthy.as_deref() {
-        Some(Lack::Unhealthy { why })
-    } else if needs.cpu_millis > free.cpu_millis {
-        let (free_millis, total_millis) = (free.cpu_millis, total.cpu_millis);
-        Some(Lack::CpusTaken { needs_millis: needs.cpu_millis, free_millis, total_millis, tasks })
-    } else if needs.memory_bytes > free.memory_bytes {
-        let (free_bytes, total_bytes) = (free.memory_bytes, total.memory_bytes);
-        Some(Lack::MemoryTaken { needs_bytes: needs.memory_bytes, free_bytes, total_bytes, tasks })
-    } else {
-        None
-    }
+/// A request for no GPUs is none.
+fn request_of(shape: &Shape) -> Option<&GpuRequest> {
+    shape.resources.gpus.as_deref().filter(|gpus| gpus.count != GpuCount::Count(0))
 }
 
 impl fmt::Display for Lack<'_> {
@@ -208,7 +347,27 @@ impl fmt::Display for Lack<'_> {
             Lack::SpecSecretRefs => {
                 f.write_str("takes secrets by `name:` alone, from the [secrets] table of its config.toml, unless allow_spec_secret_refs = true stands there")
             }
-            Lack::Gpus => f.write_str("needs a GPU, which this build does not place yet"),
+            Lack::Framework { name, wanted, backend, has } => {
+                write!(f, "needs {name}{wanted}")?;
+                if !backend.is_empty() {
+                    write!(f, " on {backend}")?;
+                }
+                match has {
+                    Some(has) if backend.is_empty() => write!(f, ", has {has}"),
+                    Some(has) => write!(f, ", has {has} without it or out of range"),
+                    None => write!(f, ", no interpreter it offers has {name}"),
+                }
+            }
+            Lack::Gpus { request, has: 0, .. } => write!(f, "needs {}, has none", Gpus(request)),
+            Lack::Gpus { request, suitable, near: Some(near), .. } => {
+                write!(f, "needs {}, has ", Gpus(request))?;
+                match suitable {
+                    0 => write!(f, "{}", Near(near)),
+                    suitable => write!(f, "{suitable} such and {}", Near(near)),
+                }
+            }
+            Lack::Gpus { request, suitable, .. } => write!(f, "needs {}, has {suitable} in all", Gpus(request)),
+            Lack::GpusTaken { request, standing } => write!(f, "needs {}, {standing}", Gpus(request)),
             Lack::Cpus { needs_millis, total_millis } => {
                 write!(f, "needs {}, has {} in all", Cores(needs_millis), plain(total_millis))
             }
@@ -258,6 +417,77 @@ impl fmt::Display for Bytes {
             }
         }
         write!(f, "{} B", self.0)
+    }
+}
+
+/// `2 GPUs with ≥ 40 GiB`.
+struct Gpus<'a>(&'a GpuRequest);
+
+impl fmt::Display for Gpus<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let request = self.0;
+        let one = request.count == GpuCount::Count(1);
+        match request.count {
+            GpuCount::Count(1) => f.write_str("1 ")?,
+            GpuCount::Count(count) => write!(f, "{count} ")?,
+            GpuCount::All => f.write_str("all ")?,
+        }
+        if let Some(vendor) = &request.vendor {
+            write!(f, "{vendor} ")?;
+        }
+        if !request.models.is_empty() {
+            write!(f, "{} ", request.models.join(" or "))?;
+        }
+        f.write_str(if one { "GPU" } else { "GPUs" })?;
+        let mut word = " with";
+        if let Some(bytes) = request.memory_bytes {
+            write!(f, "{word} ≥ {}", Bytes(bytes))?;
+            word = " and";
+        }
+        if let Some(kind) = request.memory_kind {
+            let kind = if kind == MemoryKind::Unified { "unified" } else { "dedicated" };
+            write!(f, "{word} {kind} memory")?;
+            word = " and";
+        }
+        match &request.min_compute_capability {
+            Some(capability) => write!(f, "{word} compute capability ≥ {capability}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the nearest GPU that does not suit has.
+struct Near<'a>(Unsuited<'a>);
+
+impl fmt::Display for Near<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Unsuited::Vendor { has } => write!(f, "{} ones", has.word()),
+            Unsuited::MemoryKind { has_unified, model } => {
+                write!(f, "{model} with {} memory", if has_unified { "unified" } else { "dedicated" })
+            }
+            Unsuited::Model { has } => f.write_str(has),
+            Unsuited::Capability { has: Some(has), model } => write!(f, "{model} with {has}"),
+            Unsuited::Capability { has: None, model } => write!(f, "{model} without one"),
+            Unsuited::Memory { has_bytes, model } => write!(f, "{} ({model})", Bytes(has_bytes)),
+        }
+    }
+}
+
+/// `1 free of 8 (5 held by tasks, 2 used by programs outside)`.
+impl fmt::Display for GpuCensus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} free of {}", self.free, self.suitable)?;
+        let parts = [
+            (self.held, "held by tasks"),
+            (self.outside, "used by programs outside"),
+            (self.wedged, "not let go of by an ended task"),
+            (self.unhealthy, "unhealthy"),
+        ];
+        for (index, (count, what)) in parts.iter().filter(|(count, _)| *count > 0).enumerate() {
+            write!(f, "{}{count} {what}", if index == 0 { " (" } else { ", " })?;
+        }
+        if self.free < self.suitable { f.write_str(")") } else { Ok(()) }
     }
 }
 

@@ -1,34 +1,49 @@
 //! One pass over the heads of the queue. Half a pass is a valid answer: what was placed stands, and the next
-//! call goes on, because a shape without room is remembered until some worker has grown.
+//! call goes on, because a lane without room is remembered until some worker has grown.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
 
-use super::fit::lack;
-use super::{Amount, Placement, Pool, PoolWorker, Queue, QueuedJob, Shape};
-use crate::contract::ids::WorkerId;
+use super::candidates::{Candidates, Seat};
+use super::claims::{self, Passer};
+use super::fit::Wants;
+use super::gpus::GpuUuid;
+use super::pool::{Holding, Place};
+use super::queue::{Blocked, LaneKey, Turn};
+use super::shares;
+use super::{Grant, Placement, Placer, QueuedJob, Seated, Shape, preemption};
+use crate::contract::ids::{JobId, WorkerId};
+use crate::contract::quantity::Timestamp;
 
-/// A job that found a place: out of the queue, its amount reserved.
+/// A job that found a place: out of the queue, its amount taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
     /// The job as it waited, to queue it again if the proposal is refused.
     pub job: QueuedJob,
-    /// Where.
-    pub worker_id: WorkerId,
-    /// The worker's incarnation the decision was made on.
-    pub incarnation: u64,
+    /// Where: one worker, or one for each node of a gang.
+    pub seats: Vec<Seated>,
 }
 
 impl Placed {
     /// What goes to the supervisor.
     pub fn proposal(&self) -> Placement {
-        Placement {
-            job_id: self.job.job_id,
-            job_epoch: self.job.epoch,
-            worker_id: self.worker_id,
-            incarnation: self.incarnation,
-        }
+        Placement { job_id: self.job.job_id, job_epoch: self.job.epoch, seats: self.seats.clone() }
     }
+
+    /// The placement it becomes.
+    pub fn place(&self) -> Place {
+        Place { job_id: self.job.job_id, epoch: self.job.epoch + 1 }
+    }
+}
+
+/// A task that has to go for a job of a higher priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preemption {
+    /// Whose.
+    pub place: Place,
+    /// The job that waits for what it holds.
+    pub by: JobId,
 }
 
 /// What a pass did.
@@ -36,103 +51,198 @@ impl Placed {
 pub struct Pass {
     /// In the order they were decided.
     pub placements: Vec<Placed>,
-    /// How often a shape was held against a worker.
+    /// Those that have to go, once each.
+    pub preemptions: Vec<Preemption>,
+    /// How often a job was held against a worker.
     pub checks: u32,
     /// The budget ran out: call again.
     pub exhausted: bool,
 }
 
-/// Which of two workers is better for a shape; the smallest wins. The order of the fields is the policy:
-/// fill the fullest worker that still fits, so that large holes stay whole, and the id decides what is left.
+/// The order of service: priority, then the project that had less, then age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Score {
-    left: Amount,
-    id: WorkerId,
+struct Key {
+    priority: Reverse<i32>,
+    load: u128,
+    turn: Turn,
+    lane: u32,
 }
 
-/// Workers with room for one shape, best last. Room only shrinks during a pass, so a worker that no longer fits
-/// never comes back, and the best one, having less left after each task, stays the best until it is full.
-struct Candidates(Vec<Score>);
+/// Lists of candidates by shape and by the growth they begin at, shared by the lanes of a shape.
+type Lists = HashMap<(*const Shape, Option<u64>), Candidates>;
 
-impl Candidates {
-    fn find<'a>(shape: &Shape, workers: impl Iterator<Item = &'a PoolWorker>, checks: &mut u32) -> Self {
-        let amount = shape.amount();
-        let mut scores: Vec<Score> = workers
-            .inspect(|_| *checks = checks.saturating_add(1))
-            .filter(|worker| lack(shape, worker).is_none())
-            .map(|worker| Score { left: worker.free().saturating_sub(amount), id: worker.id })
-            .collect();
-        scores.sort_unstable_by_key(|score| Reverse(*score));
-        Self(scores)
-    }
-
-    /// The best worker with room, another than `avoid` if there is one.
-    fn best(
-        &mut self,
-        amount: Amount,
-        avoid: Option<WorkerId>,
-        pool: &Pool,
-        checks: &mut u32,
-    ) -> Option<WorkerId> {
-        let mut fits = |id: WorkerId| {
-            *checks = checks.saturating_add(1);
-            pool.worker(id).is_some_and(|worker| worker.free().holds(amount))
-        };
-        while let Some(best) = self.0.last().copied() {
-            if !fits(best.id) {
-                self.0.pop();
+impl Placer {
+    /// Places what can be placed now. Costs at most two checks per shape and worker, and two per placement, besides
+    /// the few claims; `budget_checks` may be overrun by the scan of one shape, so that every call gets on.
+    pub(super) fn pass(&mut self, now: Timestamp, budget_checks: u32) -> Pass {
+        self.shares.advance(now);
+        let mut pass = Pass::default();
+        let mut heads: BinaryHeap<Reverse<Key>> = BinaryHeap::with_capacity(self.queue.lanes());
+        let all: Vec<_> = self.queue.heads().collect();
+        heads.extend(all.into_iter().filter_map(|(turn, lane)| Some(Reverse(self.key(turn, lane)?))));
+        let mut lists = Lists::new();
+        let mut passed_over: Vec<(Turn, u32)> = Vec::new();
+        while let Some(Reverse(key)) = heads.pop() {
+            let Some(fresh) = self.key(key.turn, key.lane) else { continue };
+            if fresh.load > key.load {
+                // The project was given something since this was ordered.
+                heads.push(Reverse(fresh));
                 continue;
             }
-            if avoid != Some(best.id) {
-                return Some(best.id);
-            }
-            while let Some(second) = self.0.len().checked_sub(2) {
-                if fits(self.0[second].id) {
-                    return Some(self.0[second].id);
+            let (turn, lane) = (key.turn, key.lane);
+            let Some((lane_key, blocked)) = self.queue.standing(lane) else { continue };
+            let lane_key = lane_key.clone();
+            let growth = self.pool.growth();
+            if let Some(blocked) = blocked.filter(|blocked| blocked.growth == growth) {
+                passed_over.push((turn, lane));
+                if blocked.turn != turn {
+                    self.queue.block(lane, Blocked { growth, turn });
+                    self.preempt(turn, &lane_key, &mut pass);
                 }
-                self.0.remove(second);
+                continue;
             }
-            return Some(best.id);
+            if pass.checks >= budget_checks {
+                pass.exhausted = true;
+                break;
+            }
+            if self.quota_lack(&lane_key.project, &lane_key.shape).is_some() {
+                continue;
+            }
+            let since = blocked.map(|blocked| blocked.growth);
+            let Some(seats) = self.seats(turn, &lane_key, since, now, &mut lists, &mut pass.checks) else {
+                self.queue.block(lane, Blocked { growth, turn });
+                passed_over.push((turn, lane));
+                self.preempt(turn, &lane_key, &mut pass);
+                continue;
+            };
+            // It goes before others: those claim first what they will need.
+            if self.let_claim(&mut passed_over, now, &mut pass.checks) {
+                heads.push(Reverse(key));
+                continue;
+            }
+            if let Some(placed) = self.seat(turn, &lane_key, seats, now) {
+                pass.placements.push(placed);
+            }
+            if let Some(next) = self.queue.head(lane).and_then(|next| self.key(next, lane)) {
+                heads.push(Reverse(next));
+            }
         }
-        None
+        pass
     }
-}
 
-/// Places what can be placed now: highest priority first, then oldest, then by id. A shape without room is
-/// skipped and blocks nobody else. Costs at most two checks per shape and worker, and two per placement;
-/// `budget_checks` may be overrun by the scan of one shape, so that every call gets on.
-pub fn place(queue: &mut Queue, pool: &mut Pool, budget_checks: u32) -> Pass {
-    let mut pass = Pass::default();
-    let mut heads: BinaryHeap<_> = queue.heads().map(Reverse).collect();
-    let mut candidates: HashMap<u32, Candidates> = HashMap::new();
-    while let Some(Reverse((turn, group))) = heads.pop() {
-        let Some((shape, blocked_at)) = queue.standing(group) else { continue };
-        if blocked_at == Some(pool.growth()) {
-            continue;
-        }
-        if pass.checks >= budget_checks {
-            pass.exhausted = true;
-            break;
-        }
-        let amount = shape.amount();
-        let candidates = candidates.entry(group).or_insert_with(|| match blocked_at {
-            Some(growth) => Candidates::find(shape, pool.grown_since(growth), &mut pass.checks),
-            None => Candidates::find(shape, pool.workers(), &mut pass.checks),
-        });
-        let Some(worker_id) = candidates.best(amount, queue.avoided(turn), pool, &mut pass.checks) else {
-            queue.block(group, pool.growth());
-            continue;
-        };
-        if pool.reserve(worker_id, amount).is_err() {
-            continue;
-        }
-        let incarnation = pool.worker(worker_id).map_or(0, |worker| worker.incarnation);
-        if let Some(job) = queue.remove(turn.job_id()) {
-            pass.placements.push(Placed { job, worker_id, incarnation });
-        }
-        if let Some(next) = queue.head(group) {
-            heads.push(Reverse((next, group)));
+    fn key(&self, turn: Turn, lane: u32) -> Option<Key> {
+        let project = &self.queue.standing(lane)?.0.project;
+        let load = self.shares.load(project, self.policy.share(project));
+        Some(Key { priority: turn.priority, load, turn, lane })
+    }
+
+    fn passer(&self, turn: Turn, lane: &LaneKey, now: Timestamp) -> Passer {
+        Passer {
+            job_id: turn.job_id(),
+            priority: turn.priority.0,
+            amount: lane.shape.amount(),
+            ends_by: lane.shape.bound_s.map(|bound| now.plus(self.policy.staging_s).plus(bound)),
         }
     }
-    pass
+
+    fn seats(
+        &self,
+        turn: Turn,
+        lane: &LaneKey,
+        since: Option<u64>,
+        now: Timestamp,
+        lists: &mut Lists,
+        checks: &mut u32,
+    ) -> Option<Vec<Seat>> {
+        let nodes = lane.shape.nodes();
+        // One worker that grew is not enough for a gang, whose other nodes may be where nothing changed.
+        let since = since.filter(|_| nodes == 1);
+        let list = lists.entry((Arc::as_ptr(&lane.shape), since)).or_insert_with(|| {
+            let wants = Wants::of(&lane.shape, &self.pool);
+            match since {
+                Some(growth) => Candidates::find(wants, self.pool.grown_since(growth), checks),
+                None => Candidates::find(wants, self.pool.workers(), checks),
+            }
+        });
+        let passer = self.passer(turn, lane, now);
+        list.seats(nodes, self.queue.avoided(turn), &passer, &self.pool, &self.claims, checks)
+    }
+
+    fn seat(&mut self, turn: Turn, lane: &LaneKey, seats: Vec<Seat>, now: Timestamp) -> Option<Placed> {
+        let passer = self.passer(turn, lane, now);
+        let job = self.queue.remove(turn.job_id())?;
+        let place = Place { job_id: job.job_id, epoch: job.epoch + 1 };
+        let mut seated = Vec::with_capacity(seats.len());
+        for (worker_id, gpus) in seats {
+            let incarnation = self.pool.worker(worker_id).map_or(0, |worker| worker.incarnation);
+            let weight = self.take(worker_id, place, &job, gpus.clone(), passer.ends_by);
+            self.claims.passed(worker_id, &passer);
+            seated.push(Seated { worker_id, incarnation, gpus, weight });
+        }
+        self.drop_claim(job.job_id);
+        Some(Placed { job, seats: seated })
+    }
+
+    fn take(
+        &mut self,
+        worker_id: WorkerId,
+        place: Place,
+        job: &QueuedJob,
+        gpus: Vec<GpuUuid>,
+        ends_by: Option<Timestamp>,
+    ) -> u64 {
+        let grant = Grant { amount: job.shape.amount(), gpus };
+        let weight = shares::weight(&grant, self.pool.capacity());
+        self.shares.take(&job.project, &grant, weight);
+        let holding =
+            Holding { grant, project: job.project.clone(), priority: job.priority, weight, ends_by };
+        // A seat was found, so it fits; what it is in the books as must not depend on that.
+        self.pool.record_held(worker_id, place, holding);
+        weight
+    }
+
+    /// Lets the jobs claim that are about to be overtaken, as long as claims are left. Whether anybody did.
+    fn let_claim(&mut self, passed_over: &mut Vec<(Turn, u32)>, now: Timestamp, checks: &mut u32) -> bool {
+        let mut claimed = false;
+        for (turn, lane) in passed_over.drain(..) {
+            if self.claims.len() >= self.policy.claims as usize {
+                break;
+            }
+            let job_id = turn.job_id();
+            let Some((lane, _)) = self.queue.standing(lane) else { continue };
+            let shape = lane.shape.clone();
+            if self.claims.of(job_id).is_some() || self.hopeless.get(&shape) == Some(&self.pool.arrivals()) {
+                continue;
+            }
+            let wants = Wants::of(&shape, &self.pool);
+            *checks = checks.saturating_add(u32::try_from(self.pool.workers().count()).unwrap_or(u32::MAX));
+            match claims::claim(&wants, shape.nodes(), turn.priority.0, &self.pool, &self.claims, now) {
+                Some(claim) => {
+                    self.claims.make(job_id, claim);
+                    claimed = true;
+                }
+                None if self.claims.is_empty() => {
+                    self.hopeless.insert(shape, self.pool.arrivals());
+                }
+                None => {}
+            }
+        }
+        claimed
+    }
+
+    fn preempt(&mut self, turn: Turn, lane: &LaneKey, pass: &mut Pass) {
+        let job_id = turn.job_id();
+        if self.claims.of(job_id).is_some() || !self.somebody_yields_to(turn.priority.0) {
+            return;
+        }
+        let wants = Wants::of(&lane.shape, &self.pool);
+        let found = preemption::find(&wants, lane.shape.nodes(), turn.priority.0, self, &mut pass.checks);
+        if let Some((claim, victims)) = found {
+            self.claims.make(job_id, claim);
+            for place in victims {
+                self.leaving.insert(place);
+                pass.preemptions.push(Preemption { place, by: job_id });
+            }
+        }
+    }
 }

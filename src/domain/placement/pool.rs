@@ -1,11 +1,41 @@
-//! What the workers have and what of it is reserved. A reservation outlives its lease and even its worker's
+//! What the workers have and what of it is taken. What a task took outlives its lease and even its worker's
 //! connection: only the word that the task's tree is gone gives it back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::Amount;
-use crate::contract::ids::WorkerId;
+use serde::{Deserialize, Serialize};
+
+use super::gpus::{self, GpuUuid, Kinds, PoolGpu};
+use super::{Amount, Grant};
+use crate::contract::gpu::{GpuNews, Interpreter};
+use crate::contract::ids::{Epoch, JobId, WorkerId};
+use crate::contract::quantity::Timestamp;
 use crate::contract::worker::{Capabilities, WorkerKind};
+
+/// One placement of one job, whatever number of workers it is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The job.
+    pub job_id: JobId,
+    /// The placement, counted from 1.
+    pub epoch: Epoch,
+}
+
+/// What a task took on its worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// How much.
+    pub grant: Grant,
+    /// Whose share it counts towards.
+    pub project: Arc<str>,
+    /// The priority it was placed with.
+    pub priority: i32,
+    /// How much of all machines that was when it was placed, see [`super::shares`].
+    pub weight: u64,
+    /// When it has ended at the latest; `None` = nobody knows.
+    pub ends_by: Option<Timestamp>,
+}
 
 /// One worker, as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +58,9 @@ pub struct PoolWorker {
     pub secrets: BTreeSet<String>,
     /// Whether jobs may name its variables and files as secrets.
     pub spec_secret_refs: bool,
-    /// What it offers in all.
+    /// What its interpreters can import.
+    pub interpreters: Vec<Interpreter>,
+    /// What it offers in all, without the GPUs.
     pub total: Amount,
     /// Whether it takes tasks now.
     pub accepting: bool,
@@ -38,20 +70,26 @@ pub struct PoolWorker {
     pub draining: bool,
     /// It left for good, and only what it still holds keeps it here.
     left: bool,
+    gpus: Vec<PoolGpu>,
     held: Amount,
-    tasks: u32,
+    places: BTreeSet<Place>,
     grown_at: u64,
 }
 
 impl PoolWorker {
-    /// What is not reserved; zero where more is held than offered (it came back smaller).
+    /// What is not taken; zero where more is held than offered (it came back smaller).
     pub const fn free(&self) -> Amount {
         self.total.saturating_sub(self.held)
     }
 
-    /// What is reserved: live leases and stale ones.
+    /// What is taken: live leases and stale ones.
     pub const fn held(&self) -> Amount {
         self.held
+    }
+
+    /// Its GPUs, in PCI order.
+    pub fn gpus(&self) -> &[PoolGpu] {
+        &self.gpus
     }
 
     /// Whether it has said what it is. One that only holds tasks from before a restart has no properties to judge.
@@ -59,9 +97,14 @@ impl PoolWorker {
         !self.os.is_empty()
     }
 
-    /// Tasks behind the reservations.
-    pub const fn tasks(&self) -> u32 {
-        self.tasks
+    /// Whether it is there and takes tasks.
+    pub const fn takes_tasks(&self) -> bool {
+        self.accepting && !self.draining && self.unhealthy.is_none()
+    }
+
+    /// Tasks that hold something here.
+    pub fn tasks(&self) -> u32 {
+        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
     }
 }
 
@@ -71,11 +114,11 @@ pub enum PoolError {
     /// No such worker.
     #[error("worker {0} is not in the pool")]
     UnknownWorker(WorkerId),
-    /// A new reservation does not fit in what is free.
-    #[error("worker {0} has less free than is to be reserved")]
+    /// A new task does not fit in what is free.
+    #[error("worker {0} has less free than is to be taken")]
     Overcommitted(WorkerId),
-    /// More is given back than is held.
-    #[error("worker {0} holds less than is to be released")]
+    /// What is given back is not held.
+    #[error("worker {0} does not hold what is to be released")]
     NotHeld(WorkerId),
 }
 
@@ -83,9 +126,23 @@ pub enum PoolError {
 #[derive(Debug, Clone, Default)]
 pub struct Pool {
     workers: BTreeMap<WorkerId, PoolWorker>,
+    holdings: BTreeMap<(WorkerId, Place), Holding>,
+    kinds: Kinds,
     /// Counts every change that could make room for something; [`Pool::grown_since`] says where.
     growth: u64,
     grown: BTreeSet<(u64, WorkerId)>,
+    capacity: Capacity,
+    /// Counts how often a worker said what it has: what no worker could ever take may fit one of them now.
+    arrivals: u64,
+}
+
+/// What all workers of a pool offer together, whether they are there or not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Without the GPUs.
+    pub amount: Amount,
+    /// So many GPUs.
+    pub gpus: u64,
 }
 
 impl Pool {
@@ -94,7 +151,7 @@ impl Pool {
         Self::default()
     }
 
-    /// A worker takes tasks (again), with what it has now. What it holds stays reserved.
+    /// A worker takes tasks (again), with what it has now. What it holds stays taken.
     pub fn worker_up(
         &mut self,
         id: WorkerId,
@@ -103,6 +160,10 @@ impl Pool {
         incarnation: u64,
         capabilities: &Capabilities,
     ) {
+        let holdings = self.holdings_of(id);
+        let held: BTreeSet<GpuUuid> =
+            holdings.flat_map(|(_, held)| held.grant.gpus.iter().cloned()).collect();
+        let gpus = gpus::taken_in(&capabilities.gpus, |uuid| held.contains(uuid), &mut self.kinds);
         let worker = self.entry(id);
         worker.name = name.to_owned();
         worker.kind = kind;
@@ -112,14 +173,21 @@ impl Pool {
         worker.labels.clone_from(&capabilities.labels);
         worker.secrets = capabilities.secrets.iter().cloned().collect();
         worker.spec_secret_refs = capabilities.spec_secret_refs;
+        worker.interpreters.clone_from(&capabilities.interpreters);
+        let (amount_before, gpus_before) = (worker.total, worker.gpus.len() as u64);
+        worker.gpus = gpus;
         worker.total =
             Amount { cpu_millis: capabilities.cpus.millis().into(), memory_bytes: capabilities.memory_bytes };
         worker.accepting = true;
         worker.left = false;
+        let (amount, gpus) = (worker.total, worker.gpus.len() as u64);
+        self.capacity.amount = self.capacity.amount.saturating_sub(amount_before).saturating_add(amount);
+        self.capacity.gpus = self.capacity.gpus.saturating_sub(gpus_before).saturating_add(gpus);
+        self.arrivals += 1;
         self.note_growth(id);
     }
 
-    /// A worker takes no tasks for now; what it holds stays reserved.
+    /// A worker takes no tasks for now; what it holds stays taken.
     pub fn worker_down(&mut self, id: WorkerId) -> Result<(), PoolError> {
         self.workers.get_mut(&id).ok_or(PoolError::UnknownWorker(id))?.accepting = false;
         Ok(())
@@ -134,6 +202,17 @@ impl Pool {
                 self.note_growth(id);
             }
         }
+    }
+
+    /// Some of a worker's GPUs stand otherwise than before. Those it never listed are passed over.
+    pub fn gpu_news(&mut self, id: WorkerId, news: &[GpuNews]) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        for GpuNews { uuid, standing } in news {
+            if let Some(gpu) = worker.gpus.iter_mut().find(|gpu| *gpu.uuid == **uuid) {
+                gpu.standing = standing.clone();
+            }
+        }
+        self.note_growth(id);
     }
 
     /// A worker's table of secrets was written.
@@ -152,7 +231,7 @@ impl Pool {
         }
     }
 
-    /// A worker left for good: it is forgotten as soon as nothing is reserved on it.
+    /// A worker left for good: it is forgotten as soon as it holds nothing.
     pub fn worker_left(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.accepting = false;
@@ -162,49 +241,60 @@ impl Pool {
     }
 
     fn forget_left(&mut self, id: WorkerId) {
-        if self.workers.get(&id).is_some_and(|worker| worker.left && worker.tasks == 0) {
-            // Just looked up, so it is there.
-            let _ = self.remove_worker(id);
+        if self.workers.get(&id).is_some_and(|worker| worker.left && worker.places.is_empty())
+            && let Some(worker) = self.workers.remove(&id)
+        {
+            self.grown.remove(&(worker.grown_at, id));
+            self.capacity.amount = self.capacity.amount.saturating_sub(worker.total);
+            self.capacity.gpus = self.capacity.gpus.saturating_sub(worker.gpus.len() as u64);
         }
     }
 
-    /// Forgets a worker and everything reserved on it.
-    pub fn remove_worker(&mut self, id: WorkerId) -> Result<(), PoolError> {
-        let worker = self.workers.remove(&id).ok_or(PoolError::UnknownWorker(id))?;
-        self.grown.remove(&(worker.grown_at, id));
-        Ok(())
-    }
-
-    /// Reserves for a new task; refused when it does not fit.
-    pub fn reserve(&mut self, id: WorkerId, amount: Amount) -> Result<(), PoolError> {
-        let worker = self.workers.get_mut(&id).ok_or(PoolError::UnknownWorker(id))?;
-        if !worker.free().holds(amount) {
+    /// A new task takes its share; refused when it does not fit.
+    pub fn take(&mut self, id: WorkerId, place: Place, holding: Holding) -> Result<(), PoolError> {
+        let worker = self.workers.get(&id).ok_or(PoolError::UnknownWorker(id))?;
+        let free = |uuid: &GpuUuid| worker.gpus.iter().any(|gpu| gpu.uuid == *uuid && !gpu.held);
+        if !worker.free().holds(holding.grant.amount)
+            || !holding.grant.gpus.iter().all(free)
+            || worker.places.contains(&place)
+        {
             return Err(PoolError::Overcommitted(id));
         }
-        worker.held = worker.held.saturating_add(amount);
-        worker.tasks = worker.tasks.saturating_add(1);
+        self.record_held(id, place, holding);
         Ok(())
     }
 
     /// Records what a task holds already (after a restart of the server), on a worker that may not have spoken
     /// yet. It is a fact, not a wish, so it may exceed what the worker offers.
-    pub fn record_held(&mut self, id: WorkerId, amount: Amount) {
+    pub fn record_held(&mut self, id: WorkerId, place: Place, holding: Holding) {
         let worker = self.entry(id);
-        worker.held = worker.held.saturating_add(amount);
-        worker.tasks = worker.tasks.saturating_add(1);
+        worker.held = worker.held.saturating_add(holding.grant.amount);
+        worker.places.insert(place);
+        for gpu in worker.gpus.iter_mut().filter(|gpu| holding.grant.gpus.contains(&gpu.uuid)) {
+            gpu.held = true;
+        }
+        self.holdings.insert((id, place), holding);
     }
 
-    /// Gives one task's reservation back.
-    pub fn release(&mut self, id: WorkerId, amount: Amount) -> Result<(), PoolError> {
+    /// Gives back what a task took.
+    pub fn release(&mut self, id: WorkerId, place: Place) -> Result<Holding, PoolError> {
+        let holding = self.holdings.remove(&(id, place)).ok_or(PoolError::NotHeld(id))?;
         let worker = self.workers.get_mut(&id).ok_or(PoolError::UnknownWorker(id))?;
-        let (Some(held), Some(tasks)) = (worker.held.checked_sub(amount), worker.tasks.checked_sub(1)) else {
-            return Err(PoolError::NotHeld(id));
-        };
-        worker.held = held;
-        worker.tasks = tasks;
+        worker.held = worker.held.saturating_sub(holding.grant.amount);
+        worker.places.remove(&place);
+        for gpu in worker.gpus.iter_mut().filter(|gpu| holding.grant.gpus.contains(&gpu.uuid)) {
+            gpu.held = false;
+        }
         self.note_growth(id);
         self.forget_left(id);
-        Ok(())
+        Ok(holding)
+    }
+
+    /// A task is known to have ended by then.
+    pub fn bound(&mut self, id: WorkerId, place: Place, ends_by: Timestamp) {
+        if let Some(holding) = self.holdings.get_mut(&(id, place)) {
+            holding.ends_by = Some(ends_by);
+        }
     }
 
     /// One worker.
@@ -215,6 +305,26 @@ impl Pool {
     /// All workers that may take tasks some day, by id.
     pub fn workers(&self) -> impl Iterator<Item = &PoolWorker> {
         self.workers.values().filter(|worker| !worker.left)
+    }
+
+    /// What tasks hold on a worker.
+    pub fn holdings_of(&self, id: WorkerId) -> impl Iterator<Item = (Place, &Holding)> {
+        let first = Place { job_id: JobId::from_u128(0), epoch: 0 };
+        let last = Place { job_id: JobId::from_u128(u128::MAX), epoch: Epoch::MAX };
+        self.holdings.range((id, first)..=(id, last)).map(|((_, place), holding)| (*place, holding))
+    }
+
+    /// What all workers offer together.
+    pub const fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    pub(super) const fn arrivals(&self) -> u64 {
+        self.arrivals
+    }
+
+    pub(super) const fn kinds(&self) -> &Kinds {
+        &self.kinds
     }
 
     /// Stands for the newest change that could make room.
@@ -240,18 +350,21 @@ impl Pool {
             labels: BTreeMap::new(),
             secrets: BTreeSet::new(),
             spec_secret_refs: false,
+            interpreters: Vec::new(),
             total: Amount::default(),
             accepting: false,
             unhealthy: None,
             draining: false,
             left: false,
+            gpus: Vec::new(),
             held: Amount::default(),
-            tasks: 0,
+            places: BTreeSet::new(),
             grown_at: 0,
         })
     }
 
-    fn note_growth(&mut self, id: WorkerId) {
+    /// Something there may fit now that did not before.
+    pub(super) fn note_growth(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get_mut(&id) {
             self.growth += 1;
             self.grown.remove(&(worker.grown_at, id));

@@ -1,16 +1,18 @@
-//! Who waits for a place: by shape, and within a shape by priority, age and id. Measured: 120 to
-//! 200 bytes a job, by how full the index by id is.
+//! Who waits for a place: in lanes of jobs that are alike to the scheduler, and within a lane by priority, age and id.
+//! Measured: 120 to 200 bytes a job, by how full the index by id is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::Shape;
 use crate::contract::ids::{Epoch, JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
 /// A job that waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuedJob {
     /// The job.
     pub job_id: JobId,
@@ -22,6 +24,8 @@ pub struct QueuedJob {
     pub submitted_at: Timestamp,
     /// What it asks for.
     pub shape: Arc<Shape>,
+    /// Whose share it counts towards.
+    pub project: Arc<str>,
     /// A worker to keep away from if another would do.
     pub avoid: Option<WorkerId>,
 }
@@ -29,34 +33,50 @@ pub struct QueuedJob {
 /// The order of service; the id, kept as bytes because a 128-bit integer would pad every entry, breaks ties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
-    priority: Reverse<i32>,
-    submitted_at: Timestamp,
+    pub(super) priority: Reverse<i32>,
+    pub(super) submitted_at: Timestamp,
     job_id: [u8; 16],
 }
 
+/// What jobs of one lane have in common: which of them comes first is all that tells them apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct LaneKey {
+    pub(super) project: Arc<str>,
+    pub(super) shape: Arc<Shape>,
+}
+
 #[derive(Debug, Clone)]
-struct Group {
-    shape: Arc<Shape>,
+struct Lane {
+    key: LaneKey,
     turns: BTreeSet<Turn>,
-    /// The pool's growth at which no worker had room for this shape.
-    blocked_at: Option<u64>,
+    /// That no worker had room for them.
+    blocked: Option<Blocked>,
+}
+
+/// When a lane was found without room: until the pool grows there is none for any job of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocked {
+    /// The pool's growth then.
+    pub(super) growth: u64,
+    /// Who was first then: another, of a higher priority, may do what this one may not.
+    pub(super) turn: Turn,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
-    group: u32,
+struct Waiting {
+    lane: u32,
     priority: i32,
     epoch: Epoch,
     submitted_at: Timestamp,
 }
 
-/// All waiting jobs. It remembers which shapes found no room, so it belongs to one [`super::Pool`] for life.
+/// All waiting jobs. It remembers which lanes found no room, so it belongs to one [`super::Pool`] for life.
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
-    groups: Vec<Option<Group>>,
+    lanes: Vec<Option<Lane>>,
     vacant: Vec<u32>,
-    by_shape: HashMap<Arc<Shape>, u32>,
-    places: HashMap<[u8; 16], Place>,
+    by_key: HashMap<LaneKey, u32>,
+    places: HashMap<[u8; 16], Waiting>,
     /// Rare (retries only), so kept apart from the places.
     avoid: HashMap<[u8; 16], WorkerId>,
 }
@@ -82,28 +102,38 @@ impl Queue {
         self.places.contains_key(&job_id.to_bytes())
     }
 
-    /// What a waiting job asks for.
-    pub fn shape(&self, job_id: JobId) -> Option<&Arc<Shape>> {
-        let place = self.places.get(&job_id.to_bytes())?;
-        Some(&self.group(place.group)?.shape)
+    /// A waiting job.
+    pub fn job(&self, job_id: JobId) -> Option<QueuedJob> {
+        let id = job_id.to_bytes();
+        let Waiting { lane, priority, epoch, submitted_at } = *self.places.get(&id)?;
+        let LaneKey { project, shape } = self.lane(lane)?.key.clone();
+        let avoid = self.avoid.get(&id).copied();
+        Some(QueuedJob { job_id, epoch, priority, submitted_at, shape, project, avoid })
     }
 
-    /// How many shapes wait.
-    pub fn shapes(&self) -> usize {
-        self.by_shape.len()
+    /// What a waiting job asks for.
+    pub fn shape(&self, job_id: JobId) -> Option<&Arc<Shape>> {
+        let waiting = self.places.get(&job_id.to_bytes())?;
+        Some(&self.lane(waiting.lane)?.key.shape)
+    }
+
+    /// How many lanes there are.
+    pub fn lanes(&self) -> usize {
+        self.by_key.len()
     }
 
     /// Adds a job; one that waits already is replaced.
     pub fn insert(&mut self, job: QueuedJob) {
         self.remove(job.job_id);
         let id = job.job_id.to_bytes();
-        let group = self.group_of(job.shape);
+        let lane = self.lane_of(LaneKey { project: job.project, shape: job.shape });
         let turn = Turn { priority: Reverse(job.priority), submitted_at: job.submitted_at, job_id: id };
-        if let Some(Some(entry)) = self.groups.get_mut(group as usize) {
+        if let Some(Some(entry)) = self.lanes.get_mut(lane as usize) {
             entry.turns.insert(turn);
         }
-        let place = Place { group, priority: job.priority, epoch: job.epoch, submitted_at: job.submitted_at };
-        self.places.insert(id, place);
+        let waiting =
+            Waiting { lane, priority: job.priority, epoch: job.epoch, submitted_at: job.submitted_at };
+        self.places.insert(id, waiting);
         if let Some(worker) = job.avoid {
             self.avoid.insert(id, worker);
         }
@@ -111,67 +141,67 @@ impl Queue {
 
     /// Takes a job out; `None` when it does not wait.
     pub fn remove(&mut self, job_id: JobId) -> Option<QueuedJob> {
+        let job = self.job(job_id)?;
         let id = job_id.to_bytes();
-        let place = self.places.remove(&id)?;
-        let avoid = self.avoid.remove(&id);
-        let slot = self.groups.get_mut(place.group as usize)?;
-        let group = slot.as_mut()?;
-        let turn = Turn { priority: Reverse(place.priority), submitted_at: place.submitted_at, job_id: id };
-        group.turns.remove(&turn);
-        let shape = group.shape.clone();
-        if group.turns.is_empty() {
+        let waiting = self.places.remove(&id)?;
+        self.avoid.remove(&id);
+        let slot = self.lanes.get_mut(waiting.lane as usize)?;
+        let lane = slot.as_mut()?;
+        let turn =
+            Turn { priority: Reverse(waiting.priority), submitted_at: waiting.submitted_at, job_id: id };
+        lane.turns.remove(&turn);
+        if lane.turns.is_empty() {
+            self.by_key.remove(&lane.key);
             *slot = None;
-            self.vacant.push(place.group);
-            self.by_shape.remove(&shape);
+            self.vacant.push(waiting.lane);
         }
-        let Place { priority, epoch, submitted_at, .. } = place;
-        Some(QueuedJob { job_id, epoch, priority, submitted_at, shape, avoid })
+        Some(job)
     }
 
-    /// The first turn of every shape, with its group.
+    /// The first turn of every lane, with its lane.
     pub(super) fn heads(&self) -> impl Iterator<Item = (Turn, u32)> {
-        self.by_shape.values().filter_map(|group| Some((self.head(*group)?, *group)))
+        self.by_key.values().filter_map(|lane| Some((self.head(*lane)?, *lane)))
     }
 
-    /// The first turn of one group.
-    pub(super) fn head(&self, group: u32) -> Option<Turn> {
-        self.group(group)?.turns.first().copied()
+    /// The first turn of one lane.
+    pub(super) fn head(&self, lane: u32) -> Option<Turn> {
+        self.lane(lane)?.turns.first().copied()
     }
 
-    /// A group's shape, and the growth at which it was found blocked.
-    pub(super) fn standing(&self, group: u32) -> Option<(&Arc<Shape>, Option<u64>)> {
-        self.group(group).map(|group| (&group.shape, group.blocked_at))
+    /// What the jobs of a lane have in common, and when it was found blocked.
+    pub(super) fn standing(&self, lane: u32) -> Option<(&LaneKey, Option<Blocked>)> {
+        self.lane(lane).map(|lane| (&lane.key, lane.blocked))
     }
 
-    /// The worker the first job of this turn keeps away from.
+    /// The worker the job of this turn keeps away from.
     pub(super) fn avoided(&self, turn: Turn) -> Option<WorkerId> {
         self.avoid.get(&turn.job_id).copied()
     }
 
-    /// Remembers that no worker had room for this shape at `growth`.
-    pub(super) fn block(&mut self, group: u32, growth: u64) {
-        if let Some(Some(group)) = self.groups.get_mut(group as usize) {
-            group.blocked_at = Some(growth);
+    /// Remembers that no worker had room for this lane.
+    pub(super) fn block(&mut self, lane: u32, blocked: Blocked) {
+        if let Some(Some(lane)) = self.lanes.get_mut(lane as usize) {
+            lane.blocked = Some(blocked);
         }
     }
 
-    fn group(&self, group: u32) -> Option<&Group> {
-        self.groups.get(group as usize)?.as_ref()
+    fn lane(&self, lane: u32) -> Option<&Lane> {
+        self.lanes.get(lane as usize)?.as_ref()
     }
 
-    fn group_of(&mut self, shape: Arc<Shape>) -> u32 {
-        if let Some(group) = self.by_shape.get(&shape) {
-            return *group;
+    fn lane_of(&mut self, key: LaneKey) -> u32 {
+        if let Some(lane) = self.by_key.get(&key) {
+            return *lane;
         }
-        let group = Group { shape: shape.clone(), turns: BTreeSet::new(), blocked_at: None };
+        let lane = Lane { key: key.clone(), turns: BTreeSet::new(), blocked: None };
         let index = if let Some(index) = self.vacant.pop() {
-            self.groups[index as usize] = Some(group);
+            self.lanes[index as usize] = Some(lane);
             index
         } else {
-            self.groups.push(Some(group));
-            (self.groups.len() - 1) as u32
+            self.lanes.push(Some(lane));
+            (self.lanes.len() - 1) as u32
         };
-        self.by_shape.insert(shape, index);
+        self.by_key.insert(key, index);
         index
     }
 }

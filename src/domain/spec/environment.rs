@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use super::reader::{Node, Pointer, Reader, quoted};
 use super::{credentials, limits, paths};
 use crate::contract::spec::{JobSpec, Python, Run, Secret, Workload};
+use crate::domain::placement::PROFILES;
 use crate::domain::secrets::SecretRef;
 
 /// Profiles by name.
-const PROFILES: &[&str] = &["cpu", "pytorch-cpu", "pytorch-cuda", "pytorch-mps", "pytorch-rocm", "mlx"];
 
 /// Which GPUs a program sees is GPUlayer's to say: it grants them.
 const DEVICE_VARIABLES: [&str; 4] =

@@ -24,8 +24,10 @@ pub struct LiveRow {
     pub id: JobId,
     /// Higher goes first.
     pub priority: i32,
-    /// `Resources` and `target` as JSON.
+    /// What it asks of a machine, as JSON.
     pub shape: Arc<str>,
+    /// Whose share it counts towards.
+    pub project: Arc<str>,
     /// When it was accepted.
     pub submitted_at: Timestamp,
     /// When its queue timeout ends.
@@ -40,6 +42,7 @@ struct LiveJobRow {
     id: Vec<u8>,
     priority: i32,
     shape: String,
+    project: String,
     submitted_at: i64,
     queue_deadline: Option<i64>,
 }
@@ -56,17 +59,20 @@ impl Reads {
                 .load(connection)
         })?;
         // Few shapes, many jobs: neighbours share one text.
-        let mut last: Option<Arc<str>> = None;
+        let (mut last, mut last_project): (Option<Arc<str>>, Option<Arc<str>>) = (None, None);
+        let shared = |last: &mut Option<Arc<str>>, text: String| match last {
+            Some(known) if **known == *text => Arc::clone(known),
+            _ => Arc::clone(last.insert(Arc::from(text))),
+        };
         rows.into_iter()
             .map(|(row, standing)| {
-                let shape = match &last {
-                    Some(shape) if **shape == *row.shape => Arc::clone(shape),
-                    _ => Arc::clone(last.insert(Arc::from(row.shape))),
-                };
+                let shape = shared(&mut last, row.shape);
+                let project = shared(&mut last_project, row.project);
                 Ok(LiveRow {
                     id: job_id(&row.id, "jobs.id")?,
                     priority: row.priority,
                     shape,
+                    project,
                     submitted_at: Timestamp::from_micros(row.submitted_at),
                     queue_deadline: row.queue_deadline.map(Timestamp::from_micros),
                     standing: standing.read()?,

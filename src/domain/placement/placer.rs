@@ -1,0 +1,218 @@
+//! The placer: everything the scheduler knows, and the one door through which it learns it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use super::Shape;
+use super::claims::Claims;
+use super::input::Input;
+use super::pass::{Pass, Placed};
+use super::policy::Policy;
+use super::pool::{Holding, Place, Pool, PoolError};
+use super::queue::Queue;
+use super::shares::Shares;
+use crate::contract::ids::{JobId, WorkerId};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Placer {
+    pub(super) policy: Policy,
+    pub(super) queue: Queue,
+    pub(super) pool: Pool,
+    pub(super) shares: Shares,
+    pub(super) claims: Claims,
+    /// What was proposed and nobody answered yet.
+    proposed: HashMap<JobId, Placed>,
+    /// Tasks that were told to go for others.
+    pub(super) leaving: BTreeSet<Place>,
+    /// Shapes that no worker could ever take, by the arrivals at which that was found.
+    pub(super) hopeless: HashMap<Arc<Shape>, u64>,
+}
+
+/// Why a project may have no more now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaLack<'a> {
+    /// Its running tasks have all the cores they may.
+    Cpus {
+        /// Whose.
+        project: &'a str,
+        /// At most, in thousandths.
+        most_millis: u64,
+    },
+    /// Its running tasks have all the GPUs they may.
+    Gpus {
+        /// Whose.
+        project: &'a str,
+        /// At most.
+        most: u64,
+    },
+}
+
+impl fmt::Display for QuotaLack<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QuotaLack::Cpus { project, most_millis } => {
+                write!(f, "project {project} has all the CPUs that it may ({})", *most_millis as f64 / 1000.0)
+            }
+            QuotaLack::Gpus { project, most } => {
+                write!(f, "project {project} has all the GPUs that it may ({most})")
+            }
+        }
+    }
+}
+
+impl Placer {
+    /// Nobody waits and there are no workers.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            shares: Shares::new(policy.half_life_s),
+            policy,
+            queue: Queue::new(),
+            pool: Pool::new(),
+            claims: Claims::default(),
+            proposed: HashMap::new(),
+            leaving: BTreeSet::new(),
+            hopeless: HashMap::new(),
+        }
+    }
+
+    /// Takes one thing in. Only [`Input::Pass`] is answered with anything.
+    pub fn apply(&mut self, input: Input) -> Result<Pass, PoolError> {
+        match input {
+            Input::Queued(job) => self.queue.insert(job),
+            Input::Unqueued { job_id } => {
+                self.queue.remove(job_id);
+                self.drop_claim(job_id);
+            }
+            Input::Accepted { job_id } => drop(self.proposed.remove(&job_id)),
+            Input::Refused { job_id, gone } => self.refused(job_id, gone)?,
+            Input::Taken { worker_id, place, holding } => {
+                self.shares.take(&holding.project, &holding.grant, holding.weight);
+                self.pool.record_held(worker_id, place, holding);
+            }
+            Input::Freed { worker_id, place } => self.release(worker_id, place)?,
+            Input::Bounded { worker_id, place, ends_by } => self.pool.bound(worker_id, place, ends_by),
+            Input::WorkerUp { worker_id, name, kind, incarnation, capabilities } => {
+                self.pool.worker_up(worker_id, &name, kind, incarnation, &capabilities);
+                self.claim_anew(worker_id);
+            }
+            Input::WorkerDown { worker_id } => {
+                // Not there: it never was up, so there is nothing to take back.
+                let _ = self.pool.worker_down(worker_id);
+                self.claim_anew(worker_id);
+            }
+            Input::WorkerHealth { worker_id, unhealthy } => {
+                let ill = unhealthy.is_some();
+                self.pool.worker_health(worker_id, unhealthy);
+                if ill {
+                    self.claim_anew(worker_id);
+                }
+            }
+            Input::GpuNews { worker_id, news } => {
+                self.pool.gpu_news(worker_id, &news);
+                self.claim_anew(worker_id);
+            }
+            Input::WorkerSecrets { worker_id, names } => self.pool.worker_secrets(worker_id, names),
+            Input::WorkerDraining { worker_id, draining } => {
+                self.pool.worker_draining(worker_id, draining);
+                self.claim_anew(worker_id);
+            }
+            Input::WorkerLeft { worker_id } => {
+                self.pool.worker_left(worker_id);
+                self.claim_anew(worker_id);
+            }
+            Input::Pass { now, budget_checks } => {
+                let pass = self.pass(now, budget_checks);
+                self.proposed
+                    .extend(pass.placements.iter().map(|placed| (placed.job.job_id, placed.clone())));
+                return Ok(pass);
+            }
+        }
+        Ok(Pass::default())
+    }
+
+    /// Who waits.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// What the workers have.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Who had how much.
+    pub fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// What was promised.
+    pub fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn refused(&mut self, job_id: JobId, gone: bool) -> Result<(), PoolError> {
+        let Some(placed) = self.proposed.remove(&job_id) else { return Ok(()) };
+        let place = placed.place();
+        for seat in &placed.seats {
+            self.release(seat.worker_id, place)?;
+        }
+        if !gone && !self.queue.contains(job_id) {
+            self.queue.insert(placed.job);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, worker_id: WorkerId, place: Place) -> Result<(), PoolError> {
+        let Holding { grant, project, weight, .. } = self.pool.release(worker_id, place)?;
+        self.shares.give_back(&project, &grant, weight);
+        self.leaving.remove(&place);
+        Ok(())
+    }
+
+    /// A job claims nothing any more, and what it claimed is open to others.
+    pub(super) fn drop_claim(&mut self, job_id: JobId) {
+        for worker_id in self.claims.drop_of(job_id) {
+            self.pool.note_growth(worker_id);
+        }
+    }
+
+    /// A worker is not what it was: who claimed it claims again what there is now.
+    fn claim_anew(&mut self, worker_id: WorkerId) {
+        if let Some(claimant) = self.claims.on(worker_id) {
+            self.drop_claim(claimant);
+        }
+    }
+
+    /// Why the owner's limits keep a job of this project and shape from being placed now.
+    pub fn quota_lack<'a>(&'a self, project: &'a str, shape: &Shape) -> Option<QuotaLack<'a>> {
+        let policy = self.policy.projects.get(project)?;
+        let usage = self.shares.usage(project);
+        let nodes = shape.nodes() as u64;
+        if let Some(most_millis) = policy.max_cpu_millis
+            && usage.cpu_millis + nodes * shape.amount().cpu_millis > most_millis
+        {
+            return Some(QuotaLack::Cpus { project, most_millis });
+        }
+        let most = policy.max_gpus?;
+        // All of a worker is at least one.
+        let gpus = shape.resources.gpus.as_deref().map_or(0, |gpus| match gpus.count {
+            crate::contract::spec::GpuCount::Count(count) => u64::from(count),
+            crate::contract::spec::GpuCount::All => 1,
+        });
+        (gpus > 0 && usage.gpus + nodes * gpus > most).then_some(QuotaLack::Gpus { project, most })
+    }
+
+    /// Whether a task runs that may be stopped for a job of this priority.
+    pub(super) fn somebody_yields_to(&self, priority: i32) -> bool {
+        self.policy.projects.values().any(|policy| policy.preemptible)
+            && self.pool.workers().any(|worker| {
+                self.pool.holdings_of(worker.id).any(|(place, holding)| {
+                    holding.priority < priority
+                        && self.policy.is_preemptible(&holding.project)
+                        && !self.leaving.contains(&place)
+                })
+            })
+    }
+}
