@@ -5,6 +5,7 @@ pub mod connections;
 mod error;
 pub mod host;
 pub mod places;
+mod projects;
 pub mod readiness;
 pub mod secrets;
 mod table;
@@ -16,6 +17,7 @@ use crate::contract::pin::Pin;
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::domain::placement::Policy;
 
 pub use error::ConfigError;
 pub use places::Places;
@@ -58,6 +60,8 @@ pub struct Settings {
     pub lease_ttl_s: Seconds,
     /// After which a task that its worker has not started goes back to the queue.
     pub start_timeout_s: Seconds,
+    /// How the machines are shared.
+    pub placement: Policy,
     /// After which an idle per-user daemon leaves.
     pub idle_exit_s: Seconds,
     /// Threads that serve HTTP.

@@ -126,9 +126,9 @@ impl Handler<RunPass> for Scheduler {
         }
         let now = (self.now)();
         let pass = self.take_in(Input::Pass { now, budget_checks: BUDGET_CHECKS });
-        if !pass.placements.is_empty() {
+        if !pass.placements.is_empty() || !pass.preemptions.is_empty() {
             let placements = pass.placements.iter().map(Placed::proposal).collect();
-            self.supervisor.do_send(PlacementProposed { placements });
+            self.supervisor.do_send(PlacementProposed { placements, preemptions: pass.preemptions });
         }
         if pass.exhausted {
             self.pass_due = true;

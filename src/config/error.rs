@@ -83,6 +83,16 @@ pub enum ConfigError {
         /// What is allowed.
         expected: &'static str,
     },
+    /// An entry of the `[projects]` table that is none.
+    #[error("{path}: `{key}` is not {expected}", path = .path.display())]
+    BadProject {
+        /// Which file.
+        path: PathBuf,
+        /// Which entry.
+        key: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
     /// A key that means nothing.
     #[error("{path}: there is no setting `{key}`{hint}", path = .path.display())]
     UnknownKey {

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use toml::Value;
 
-use super::{ConfigError, Places, Settings, secrets};
+use super::{ConfigError, Places, Settings, projects, secrets};
 use crate::contract::pin::Pin;
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::domain::placement::Policy;
 use crate::domain::spec::{human, nearest};
 use crate::short_file;
 
@@ -20,6 +21,7 @@ enum Kind {
     Text,
     Port,
     Count,
+    Few,
     Bytes,
     Seconds,
     Cpus,
@@ -34,6 +36,7 @@ impl Kind {
             Kind::Text => "text",
             Kind::Port => "a port from 0 to 65535",
             Kind::Count => "a number from 1 to 256",
+            Kind::Few => "a number from 0 to 256",
             Kind::Bytes => "a number of bytes, or a size such as `2GiB`",
             Kind::Seconds => "a number of seconds above 0",
             Kind::Cpus => "a number of CPUs above 0 with up to 3 decimals",
@@ -84,6 +87,8 @@ settings! {
     "heartbeat_s" "GPULAYER_HEARTBEAT_S" "2" Seconds "Between two heartbeats of a worker.";
     "lease_ttl_s" "GPULAYER_LEASE_TTL_S" "20" Seconds "After this long without a heartbeat a worker's tasks are no longer its own.";
     "start_timeout_s" "GPULAYER_START_TIMEOUT_S" "20" Seconds "A task that its worker has not started by then goes back to the queue.";
+    "fair_share_half_life_s" "GPULAYER_FAIR_SHARE_HALF_LIFE_S" "86400" Seconds "After this long what a project used counts half in its fair share.";
+    "reservations" "GPULAYER_RESERVATIONS" "8" Few "For so many jobs that find no place workers may be reserved at a time; 0 = none, so that what fits goes first.";
     "idle_exit_s" "GPULAYER_IDLE_EXIT_S" "600" Seconds "An on-demand daemon with nothing queued, running or asked leaves after this long.";
     "http_threads" "GPULAYER_HTTP_THREADS" "1" Count "Threads that serve HTTP.";
     "log_budget_bytes" "GPULAYER_LOG_BUDGET_BYTES" "16777216" Bytes "So much of what a task prints is stored as lines at once; beyond, lines that come too fast are elided and kept in the log artifact.";
@@ -106,7 +111,7 @@ pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
         let line = text.as_bytes()[..before].iter().filter(|byte| **byte == b'\n').count() + 1;
         ConfigError::NotToml { path: path.to_owned(), line, why: error.message().to_owned() }
     })?;
-    let keys = || SETTINGS.iter().map(|setting| setting.key).chain([secrets::TABLE]);
+    let keys = || SETTINGS.iter().map(|setting| setting.key).chain([secrets::TABLE, projects::TABLE]);
     if let Some(key) = table.keys().find(|key| keys().all(|known| known != *key)) {
         let near = nearest(key, keys());
         let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
@@ -178,6 +183,14 @@ pub(super) fn settle(
             Value::String(text) => text.parse().ok(),
             _ => None,
         })?,
+        placement: Policy {
+            projects: projects::read(&places.home.join("config.toml"), file)?,
+            half_life_s: given.required("fair_share_half_life_s", seconds)?,
+            reservations: given.required("reservations", |value| {
+                u32::try_from(whole(value)?).ok().filter(|count| *count <= 256)
+            })?,
+            ..Policy::default()
+        },
         task_pids_max: given
             .optional("task_pids_max", |value| u64::try_from(whole(value)?).ok().filter(|most| *most > 0))?,
         places,
@@ -327,5 +340,6 @@ pub fn markdown() -> String {
             &format!("| `{}` | `{}` | {default} | {} |\n", setting.key, setting.variable, setting.meaning);
     }
     page += SECRETS_PAGE;
+    page += projects::PAGE;
     page
 }

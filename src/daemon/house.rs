@@ -19,7 +19,6 @@ use crate::contract::protocol::Timing;
 use crate::contract::quantity::Timestamp;
 use crate::credentials::known::Credentials;
 use crate::domain::lease::LeaseTimes;
-use crate::domain::placement::Policy;
 use crate::durability::{Durability, DurabilityMark, durability};
 use crate::journal::{Journal, Seq};
 use crate::store::{ONLY_TERM, Reads, Store, StoreError};
@@ -56,8 +55,9 @@ impl House {
         let supervisor = supervisor_context.address();
         let scheduler_arbiter = Arbiter::new();
         let proposals = supervisor.clone().recipient();
+        let policy = settings.placement.clone();
         let scheduler = Scheduler::start_in_arbiter(&scheduler_arbiter.handle(), |_| {
-            Scheduler::new(clock::system(), Policy::default(), proposals)
+            Scheduler::new(clock::system(), policy, proposals)
         });
         let reaper = LeaseReaper::new(
             lease_times(settings),

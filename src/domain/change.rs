@@ -86,6 +86,8 @@ pub struct JobStanding {
     pub state: JobState,
     /// Rises at every requeue of a started job; from 1.
     pub attempt: u32,
+    /// How many of its attempts were preempted; these do not count against `max_attempts`.
+    pub preemptions: u32,
     /// Counts placements; 0 before the first.
     pub epoch: Epoch,
     /// Last event number.
@@ -185,12 +187,20 @@ pub enum StopCause {
     Evict,
     /// The daemon was stopped with what ran on it (`gpulayer down`).
     Shutdown,
+    /// A job of a higher priority takes the place.
+    Preempt,
 }
 
 impl StopCause {
     /// All of them.
-    pub const ALL: [StopCause; 5] =
-        [StopCause::Cancel, StopCause::Timeout, StopCause::Drain, StopCause::Evict, StopCause::Shutdown];
+    pub const ALL: [StopCause; 6] = [
+        StopCause::Cancel,
+        StopCause::Timeout,
+        StopCause::Drain,
+        StopCause::Evict,
+        StopCause::Shutdown,
+        StopCause::Preempt,
+    ];
 
     /// The end of a task that was stopped for it.
     pub const fn end_reason(self) -> EndReason {
@@ -199,6 +209,7 @@ impl StopCause {
             StopCause::Timeout => EndReason::TimedOut,
             StopCause::Drain => EndReason::Drained,
             StopCause::Evict => EndReason::Evicted,
+            StopCause::Preempt => EndReason::Preempted,
         }
     }
 
@@ -209,6 +220,7 @@ impl StopCause {
             StopCause::Timeout => StopReason::TimedOut,
             StopCause::Drain => StopReason::Drained,
             StopCause::Evict => StopReason::Evicted,
+            StopCause::Preempt => StopReason::Preempted,
         }
     }
 
@@ -220,6 +232,7 @@ impl StopCause {
             StopCause::Drain => "drain",
             StopCause::Evict => "evict",
             StopCause::Shutdown => "shutdown",
+            StopCause::Preempt => "preempt",
         }
     }
 

@@ -54,6 +54,7 @@ pub struct LiveJob {
     /// A worker to keep away from if another would do.
     pub avoid: Option<WorkerId>,
     attempt: u32,
+    preemptions: u32,
     epoch: Epoch,
     event_seq: u64,
     worker: Option<WorkerId>,
@@ -163,6 +164,7 @@ impl LiveJob {
             spec: Some(spec),
             avoid: None,
             attempt: 1,
+            preemptions: 0,
             epoch: 0,
             event_seq: 1,
             worker: None,
@@ -210,6 +212,7 @@ impl LiveJob {
             spec: None,
             avoid: standing.avoid,
             attempt: standing.attempt,
+            preemptions: standing.preemptions,
             epoch: standing.epoch,
             event_seq: standing.event_seq,
             worker: standing.worker,
@@ -318,6 +321,7 @@ impl LiveJob {
         let mut standing = JobStanding {
             state: self.state(),
             attempt: self.attempt,
+            preemptions: self.preemptions,
             epoch: self.epoch,
             event_seq: self.event_seq,
             worker: self.worker,

@@ -4,11 +4,10 @@
 //! Jobs are grouped by [`Shape`]: what holds for one job of a shape holds for all of them, so a pass looks at
 //! shapes and workers, never at their product with the length of the queue. [`Placer`] is the whole: it takes
 //! [`Input`]s, one after the other, and answers those that ask for a [`Pass`]. In it, [`Queue`] holds who waits, [`Pool`]
-//! what the workers have and what is taken, [`Shares`] who had how much, [`Claims`] what was promised to big jobs;
+//! what the workers have and what is taken, [`Shares`] who had how much, [`Reservations`] what was promised to big jobs;
 //! [`explain`] says why not.
 
 mod candidates;
-mod claims;
 mod explain;
 mod fit;
 mod frameworks;
@@ -22,13 +21,13 @@ mod pool;
 mod preemption;
 mod profiles;
 mod queue;
+mod reservations;
 pub mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-pub use claims::{Claim, ClaimPart, Claims};
 pub use explain::{Verdict, WorkerReason, explain, never_fits, queue_reason, verdict};
 pub(super) use fit::Bytes;
 pub use fit::{GpuCensus, Lack};
@@ -40,6 +39,7 @@ pub use policy::{Policy, ProjectPolicy};
 pub use pool::{Capacity, Holding, Place, Pool, PoolError, PoolWorker};
 pub use profiles::PROFILES;
 pub use queue::{Queue, QueuedJob};
+pub use reservations::{Reservation, Reservations, ReservedPart};
 pub use shares::Shares;
 
 use super::secrets::SecretRef;

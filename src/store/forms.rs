@@ -2,6 +2,7 @@
 //! its whole row with NULLs spelled out, because diesel caches a statement only when its columns never vary.
 
 use diesel::Insertable;
+use serde::{Deserialize, Serialize};
 
 use super::schema::{
     events, job_results, job_standings, jobs, late_results, outbox, task_standings, tasks, tokens, used_keys,
@@ -9,7 +10,8 @@ use super::schema::{
 };
 use super::words;
 use crate::contract::event::Event;
-use crate::contract::ids::{JobId, TaskId};
+use crate::contract::ids::{JobId, TaskId, WorkerId};
+use crate::contract::quantity::Timestamp;
 use crate::contract::token::Role;
 use crate::contract::worker::Phase;
 use crate::domain::change::{
@@ -78,10 +80,29 @@ pub struct JobStandingForm {
     ended_at: Option<i64>,
     unreachable_since: Option<i64>,
     cancel_requested_at: Option<i64>,
-    not_before: Option<i64>,
-    avoid: Option<[u8; 16]>,
-    memory_bytes: Option<i64>,
+    attempts: Option<String>,
     end_json: Option<String>,
+}
+
+/// What attempts before this one have left to the next, as one JSON text: rare, and nothing is looked up by it.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+pub struct Attempts {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avoid: Option<WorkerId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    #[serde(default)]
+    pub preemptions: u32,
+}
+
+impl Attempts {
+    fn of(standing: &JobStanding) -> Option<String> {
+        let JobStanding { not_before, avoid, memory_bytes, preemptions, .. } = *standing;
+        let attempts = Self { not_before, avoid, memory_bytes, preemptions };
+        (attempts != Self::default()).then(|| json(&attempts))
+    }
 }
 
 impl JobStandingForm {
@@ -99,9 +120,7 @@ impl JobStandingForm {
             ended_at: standing.ended_at.map(|time| time.micros()),
             unreachable_since: standing.unreachable_since.map(|time| time.micros()),
             cancel_requested_at: standing.cancel_requested_at.map(|time| time.micros()),
-            not_before: standing.not_before.map(|time| time.micros()),
-            avoid: standing.avoid.map(|id| id.to_bytes()),
-            memory_bytes: standing.memory_bytes.map(signed),
+            attempts: Attempts::of(standing),
             end_json: standing.end.as_deref().map(json),
         }
     }

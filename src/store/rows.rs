@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::error::StoreError;
+use super::forms::Attempts;
 use super::schema::{
     events, job_results, job_standings, jobs, outbox, task_standings, tasks, tokens, used_keys, workers,
 };
@@ -88,17 +89,18 @@ pub struct JobStandingRow {
     pub ended_at: Option<i64>,
     pub unreachable_since: Option<i64>,
     pub cancel_requested_at: Option<i64>,
-    pub not_before: Option<i64>,
-    pub avoid: Option<Vec<u8>>,
-    pub memory_bytes: Option<i64>,
+    pub attempts: Option<String>,
     pub end_json: Option<String>,
 }
 
 impl JobStandingRow {
     pub fn read(self) -> Result<JobStanding, StoreError> {
+        let attempts = self.attempts.map(|text| json(&text, "job_standings.attempts")).transpose()?;
+        let Attempts { not_before, avoid, memory_bytes, preemptions } = attempts.unwrap_or_default();
         Ok(JobStanding {
             state: words::read_job_state(&self.state)?,
             attempt: number(self.attempt, "job_standings.attempt")?,
+            preemptions,
             epoch: number(self.epoch, "job_standings.epoch")?,
             event_seq: self.event_seq as u64,
             worker: self.worker.map(|bytes| worker_id(&bytes, "job_standings.worker")).transpose()?,
@@ -108,9 +110,9 @@ impl JobStandingRow {
             ended_at: time(self.ended_at),
             unreachable_since: time(self.unreachable_since),
             cancel_requested_at: time(self.cancel_requested_at),
-            not_before: time(self.not_before),
-            avoid: self.avoid.map(|bytes| worker_id(&bytes, "job_standings.avoid")).transpose()?,
-            memory_bytes: self.memory_bytes.map(|bytes| bytes as u64),
+            not_before,
+            avoid,
+            memory_bytes,
             end: self.end_json.map(|text| json(&text, "job_standings.end_json").map(Box::new)).transpose()?,
         })
     }

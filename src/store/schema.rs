@@ -31,9 +31,7 @@ diesel::table! {
         ended_at -> Nullable<BigInt>,
         unreachable_since -> Nullable<BigInt>,
         cancel_requested_at -> Nullable<BigInt>,
-        not_before -> Nullable<BigInt>,
-        avoid -> Nullable<Binary>,
-        memory_bytes -> Nullable<BigInt>,
+        attempts -> Nullable<Text>,
         end_json -> Nullable<Text>,
     }
 }

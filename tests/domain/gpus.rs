@@ -66,7 +66,7 @@ fn gpus(count: u32) -> Arc<Shape> {
 }
 
 fn placer(machines: Vec<Capabilities>) -> Placer {
-    let mut placer = Placer::new(Policy { claims: 0, ..Policy::default() });
+    let mut placer = Placer::new(Policy { reservations: 0, ..Policy::default() });
     for (number, capabilities) in (1..).zip(machines) {
         up(&mut placer, number, 1, capabilities);
     }

@@ -37,6 +37,7 @@ enum Happening {
     Withdraw { job: usize },
     DrainDeadline { worker: u128 },
     Evict { task: usize },
+    Preempt { job: usize, stale: bool },
     Revoke { worker: u128 },
     ServerRestarts,
     TimePasses { seconds: u64 },
@@ -62,6 +63,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..JOBS).prop_map(|job| Happening::Withdraw { job }),
         1 => (0..WORKERS).prop_map(|worker| Happening::DrainDeadline { worker }),
         2 => (0..9usize).prop_map(|task| Happening::Evict { task }),
+        2 => (0..JOBS, prop::bool::weighted(0.2)).prop_map(|(job, stale)| Happening::Preempt { job, stale }),
         1 => (0..WORKERS).prop_map(|worker| Happening::Revoke { worker }),
         1 => Just(Happening::ServerRestarts),
         2 => (1..5_000u64).prop_map(|seconds| Happening::TimePasses { seconds }),
@@ -304,6 +306,19 @@ impl World {
                     assert_eq!(self.step(job, |job, ledger| job.evict(ledger, task_id)), Some(false));
                 }
             }
+            Happening::Preempt { job, stale } => {
+                let Some(live) = self.jobs.get(job) else { return };
+                let epoch = live.epoch() + u32::from(stale);
+                let before = (live.attempt(), live.state());
+                let changed = self.step(job, |job, ledger| job.preempt(ledger, epoch)).unwrap();
+                let live = &self.jobs[job];
+                assert_eq!(live.attempt(), before.0, "a preemption by itself uses no attempt");
+                match before.1 {
+                    JobState::Scheduled if !stale => assert!(changed && live.state() == JobState::Queued),
+                    JobState::Running => assert_eq!(live.state(), JobState::Running, "it has its grace"),
+                    _ => assert!(!changed && live.state() == before.1),
+                }
+            }
             Happening::Revoke { worker } => {
                 for job in 0..self.jobs.len() {
                     let there = self.jobs[job].placed().map(|placed| placed.worker);
@@ -418,7 +433,8 @@ impl World {
             let standing = job.standing();
             assert_eq!(standing, self.store.standings[&job.id], "memory and store agree");
             let spec: JobSpec = serde_json::from_str(&self.store.records[&job.id].spec).unwrap();
-            assert!(job.attempt() <= spec.retry.max_attempts, "no attempt too many");
+            let counted = job.attempt() - standing.preemptions;
+            assert!(counted <= spec.retry.max_attempts, "no attempt too many");
             if !standing.state.ended() {
                 let restored = self.store.restored(job);
                 assert_eq!(standing, restored.standing(), "a restart changes nothing");

@@ -79,9 +79,9 @@ pub fn queue_of(jobs: &[QueuedJob]) -> Queue {
     queue
 }
 
-/// A placer that lets nobody claim anything: what fits goes first.
+/// A placer that lets nobody reservation anything: what fits goes first.
 fn placer_of(jobs: &[QueuedJob], machines: &[(u32, u64)]) -> Placer {
-    let mut placer = Placer::new(Policy { claims: 0, ..Policy::default() });
+    let mut placer = Placer::new(Policy { reservations: 0, ..Policy::default() });
     for (number, (cpu_millis, memory_gib)) in (1..).zip(machines) {
         up(&mut placer, number, 7, machine(*cpu_millis, *memory_gib));
     }

@@ -1,4 +1,4 @@
-//! Who goes first when not all can: fair share, quotas, claims with backfill, preemption. In a small world with a
+//! Who goes first when not all can: fair share, quotas, reservations with backfill, preemption. In a small world with a
 //! clock of its own, over random jobs, with what must hold checked at every step.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -233,7 +233,7 @@ fn a_quota_is_never_exceeded_and_holds_up_nobody_else() {
 }
 
 #[test]
-fn a_big_job_claims_its_place_and_small_ones_go_before_only_if_they_end_in_time() {
+fn a_big_job_has_its_place_reserved_and_small_ones_go_before_only_if_they_end_in_time() {
     let mut world = World::new(Policy::default(), &[4]);
     world.submit(Wish::new("a", 2, 100));
     world.pass();
@@ -243,8 +243,8 @@ fn a_big_job_claims_its_place_and_small_ones_go_before_only_if_they_end_in_time(
     let unstated = world.submit(Wish { stated: false, ..Wish::new("a", 1, 5) });
     world.pass();
     assert!(world.running.contains_key(&short) && world.waits(long) && world.waits(unstated));
-    let claim = world.placer.claims().of(JobId::from_u128(big)).unwrap();
-    assert_eq!(claim.free_by, Some(at(100)));
+    let reservation = world.placer.reservations().of(JobId::from_u128(big)).unwrap();
+    assert_eq!(reservation.free_by, Some(at(100)));
     while world.waits(big) {
         assert!(world.go_on());
     }
@@ -252,7 +252,7 @@ fn a_big_job_claims_its_place_and_small_ones_go_before_only_if_they_end_in_time(
 }
 
 #[test]
-fn what_the_claimant_does_not_need_is_open_to_all() {
+fn what_the_reserved_job_does_not_need_is_open_to_all() {
     let mut world = World::new(Policy::default(), &[8]);
     world.submit(Wish::new("a", 4, 100));
     world.pass();
@@ -266,24 +266,24 @@ fn what_the_claimant_does_not_need_is_open_to_all() {
 }
 
 #[test]
-fn a_claim_binds_nobody_of_a_higher_priority_and_goes_with_its_worker() {
+fn a_reservation_binds_nobody_of_a_higher_priority_and_goes_with_its_worker() {
     let mut world = World::new(Policy::default(), &[4]);
     world.submit(Wish::new("a", 2, 100));
     world.pass();
     let big = world.submit(Wish::new("a", 4, 10));
     world.submit(Wish::new("a", 2, 50));
     world.pass();
-    assert_eq!(world.placer.claims().on(worker(1)), Some(JobId::from_u128(big)));
+    assert_eq!(world.placer.reservations().on(worker(1)), Some(JobId::from_u128(big)));
     tell(&mut world.placer, Input::WorkerDown { worker_id: worker(1) });
-    assert!(world.placer.claims().is_empty());
+    assert!(world.placer.reservations().is_empty());
     up(&mut world.placer, 1, 2, machine(4000, 64));
     world.end(2 + 1);
     let urgent = world.submit(Wish { priority: 9, ..Wish::new("c", 2, 500) });
     world.pass();
     assert!(world.running.contains_key(&urgent));
-    // A job that is cancelled lets go of what it claimed.
+    // A job that is cancelled lets go of what was reserved for it.
     tell(&mut world.placer, Input::Unqueued { job_id: JobId::from_u128(big) });
-    assert!(world.placer.claims().is_empty());
+    assert!(world.placer.reservations().is_empty());
 }
 
 #[test]
@@ -370,26 +370,26 @@ fn wishes() -> impl Strategy<Value = Vec<(u64, Wish)>> {
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
-    (0u32..4, prop::option::of(2u64..6), any::<bool>()).prop_map(|(claims, most, preemptible)| {
+    (0u32..4, prop::option::of(2u64..6), any::<bool>()).prop_map(|(reservations, most, preemptible)| {
         let policy = ProjectPolicy {
             max_cpu_millis: most.map(|cores| cores * 1000),
             preemptible,
             ..ProjectPolicy::default()
         };
-        Policy { claims, ..project(policy) }
+        Policy { reservations, ..project(policy) }
     })
 }
 
 proptest! {
     /// Every job that some machines could hold runs in the end; gangs whole, quotas kept, books right (checked at
-    /// every step); and a claimant starts when it was promised, unless somebody of a higher priority came.
+    /// every step); and a reserved job starts when it was promised, unless somebody of a higher priority came.
     #[test]
     fn nobody_starves_and_no_promise_is_broken(policy in policies(), wishes in wishes()) {
         let mut world = World::new(policy.clone(), &[4, 4, 2]);
         let mut promised: BTreeMap<u128, u64> = BTreeMap::new();
         let note = |world: &World, promised: &mut BTreeMap<u128, u64>| {
-            for (job_id, claim) in world.placer.claims().all() {
-                if let Some(free_by) = claim.free_by {
+            for (job_id, reservation) in world.placer.reservations().all() {
+                if let Some(free_by) = reservation.free_by {
                     let second = u64::try_from(free_by.micros() / 1_000_000 - START).unwrap();
                     promised.entry(job_id.as_u128()).or_insert(second);
                 }

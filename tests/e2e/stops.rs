@@ -195,3 +195,42 @@ async fn heartbeats_keep_time_with_every_core_busy_and_outputs_on_their_way() {
     }
     house.printed(&["down", "--yes"]);
 }
+
+#[actix_rt::test]
+async fn a_task_that_yields_is_stopped_for_a_higher_priority_and_runs_again_without_using_an_attempt() {
+    let house = House::new();
+    std::fs::create_dir_all(house.home()).unwrap();
+    let config = "worker_cpus = 1\n[projects.spare]\npreemptible = true\n";
+    std::fs::write(house.home().join("config.toml"), config).unwrap();
+    let daemon = house.daemon().await;
+    let mut spec = shell(READER);
+    spec["project"] = json!("spare");
+    let yields = house.running(&spec).await;
+    // The same priority waits; a higher one does not.
+    let equal = house.submit(&shell("true")).await.id;
+    let mut urgent = shell("echo up; while [ ! -e go ]; do sleep 0.05; done");
+    urgent["priority"] = json!(5);
+    let urgent = house.running(&urgent).await;
+    let stopped = house.live_task(yields).await;
+    assert_eq!(stopped.end.map(|end| end.reason), Some(EndReason::Preempted));
+    assert!(house.log(yields).await.iter().any(|line| line.contains("preempted")), "it could read why");
+    let waits: Job = house.client().get(&format!("/v1/jobs/{yields}")).await.unwrap();
+    assert_eq!((waits.state, waits.attempt), (JobState::Queued, 2), "{waits:?}");
+
+    // A restart in between forgets nothing of it.
+    drop(daemon);
+    let _daemon = house.daemon().await;
+    let task = house.live_task(urgent).await.id;
+    let workspace = house.state().join(format!("worker/tasks/{task}/workspace/go"));
+    std::fs::write(workspace, "").unwrap();
+    assert_eq!(house.end(urgent).await.state, JobState::Succeeded);
+    eventually("the next attempt", async || {
+        let job: Job = house.client().get(&format!("/v1/jobs/{yields}")).await.unwrap();
+        (job.state == JobState::Running && job.attempt == 2).then_some(())
+    })
+    .await;
+    assert!(house.run(&["cancel", "--now", &yields.to_string()]).status.success());
+    assert_eq!(house.end(yields).await.state, JobState::Cancelled);
+    assert_eq!(house.end(equal).await.state, JobState::Succeeded);
+    assert_eq!(house.leftovers(), [""; 0]);
+}

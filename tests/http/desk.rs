@@ -460,6 +460,7 @@ fn queued() -> JobStanding {
     JobStanding {
         state: JobState::Queued,
         attempt: 1,
+        preemptions: 0,
         epoch: 0,
         event_seq: 0,
         worker: None,

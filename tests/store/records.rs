@@ -44,6 +44,7 @@ pub fn standing(state: JobState, event_seq: u64) -> JobStanding {
     JobStanding {
         state,
         attempt: 1,
+        preemptions: 0,
         epoch: 0,
         event_seq,
         worker: None,

@@ -31,10 +31,8 @@ CREATE TABLE job_standings (
     ended_at            INTEGER,
     unreachable_since   INTEGER,
     cancel_requested_at INTEGER,
-    not_before          INTEGER,
-    -- What differs about the next attempt, so that a restart does not forget it.
-    avoid               BLOB,
-    memory_bytes        INTEGER,
+    -- What earlier attempts have left to the next, as JSON, so that a restart does not forget it.
+    attempts            TEXT,
     end_json            TEXT
 ) WITHOUT ROWID;
 CREATE INDEX job_standings_live ON job_standings (job_id) WHERE ended_at IS NULL;

@@ -20,7 +20,7 @@ use crate::contract::worker::TaskState;
 use crate::domain::change::{Change, TaskRecord, TaskStanding};
 use crate::domain::job::{Judged, PlacementRefusal, ReportRefusal, late_results};
 use crate::domain::ledger::{Ledger, SharedSpec};
-use crate::domain::placement::Placement;
+use crate::domain::placement::{Placement, Preemption};
 
 impl JobSupervisor {
     /// The specs of these jobs that are not in memory, from the store.
@@ -187,6 +187,13 @@ impl Handler<PlacementProposed> for JobSupervisor {
                     self.tells.accepted.do_send(PlacementAccepted { job_id });
                 }
                 Err(refused) => self.tells.refused.do_send(refused),
+            }
+        }
+        for Preemption { place, .. } in proposed.preemptions {
+            if let Some(job) = self.jobs.get_mut(&place.job_id)
+                && job.preempt(&mut ledger, place.epoch)
+            {
+                touched.push(place.job_id);
             }
         }
         self.commit(ctx, ledger, &touched);

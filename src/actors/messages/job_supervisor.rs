@@ -10,7 +10,7 @@ use super::worker_session::SessionPorts;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
 use crate::contract::protocol::{Held, ReportAnswer, ReportItem};
 use crate::contract::worker::Drain;
-pub use crate::domain::placement::Placement;
+pub use crate::domain::placement::{Placement, Preemption};
 use crate::domain::roll_call::Unaccounted;
 
 /// The scheduler found places. Answered per job with `PlacementAccepted` or `PlacementRefused`.
@@ -19,6 +19,8 @@ use crate::domain::roll_call::Unaccounted;
 pub struct PlacementProposed {
     /// In the order they were decided.
     pub placements: Vec<Placement>,
+    /// Tasks that have to go for jobs of a higher priority; nobody waits for an answer.
+    pub preemptions: Vec<Preemption>,
 }
 
 /// A worker reported; each item is judged alone, all in one commit.

@@ -133,12 +133,13 @@ fn without_retries(advice: &str) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// What an operator did to the task, in front of how it took it.
+/// What was done to the task, in front of how it took it.
 fn operators_word(cause: StopCause, end: &mut End) {
     let said = match cause {
         StopCause::Drain => "its worker was drained, and the deadline passed",
         StopCause::Evict => "an operator evicted the task",
         StopCause::Shutdown => "the daemon was stopped, and what ran with it (`gpulayer down`)",
+        StopCause::Preempt => "a job of a higher priority took the place",
         StopCause::Cancel | StopCause::Timeout => return,
     };
     end.detail = Some(match end.detail.take() {

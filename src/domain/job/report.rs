@@ -6,11 +6,12 @@ use serde_json::json;
 
 use super::finish::Checked;
 use super::{DECLINE_PAUSE, LiveJob, Placed, Run, Stage, TaskEnd};
-use crate::contract::end::End;
+use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::{Finish, Report};
+use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Phase, StuckProcess, TaskState};
 use crate::domain::change::{Change, JobResults};
 use crate::domain::ledger::{Ledger, Notice};
@@ -164,22 +165,30 @@ impl LiveJob {
         let retry = &placed.spec.retry;
         if let Some(next) = self.next_attempt(placed, run, &end) {
             self.attempt += 1;
-            self.avoid = retry.avoid_worker.then_some(placed.worker);
+            let preempted = end.reason == EndReason::Preempted;
+            self.preemptions += u32::from(preempted);
+            // Nothing was wrong with the worker of one that was preempted.
+            self.avoid = (retry.avoid_worker && !preempted).then_some(placed.worker);
             self.spec = Some(placed.spec.clone());
             if let Some(memory_bytes) = next.memory_bytes {
                 self.ask_for(memory_bytes);
             }
-            self.requeue_after(ledger, end.reason, retry.backoff_s);
+            let pause = if preempted { Seconds::default() } else { retry.backoff_s };
+            self.requeue_after(ledger, end.reason, pause);
         } else {
             let task = reported.map(|reported| (placed.task_id, reported));
             self.end(ledger, end, task, run.cancel_requested_at);
         }
     }
 
-    /// A job that somebody cancelled has no other attempt, whatever ended this one.
+    /// One that was preempted is always followed by another, which does not count. A job that somebody cancelled has no
+    /// other attempt, whatever ended this one.
     pub(super) fn next_attempt(&self, placed: &Placed, run: &Run, end: &End) -> Option<NextAttempt> {
         let asked = placed.spec.resources.memory_bytes;
-        let next = next_attempt(&placed.spec.retry, self.attempt, end.reason, asked);
+        let next = match end.reason {
+            EndReason::Preempted => Some(NextAttempt::default()),
+            reason => next_attempt(&placed.spec.retry, self.attempt - self.preemptions, reason, asked),
+        };
         next.filter(|_| run.cancel_requested_at.is_none())
     }
 

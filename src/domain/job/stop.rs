@@ -88,6 +88,23 @@ impl LiveJob {
         }
     }
 
+    /// A job of a higher priority takes the place of this placement. One that has not started goes back to the queue at
+    /// once; a started one is stopped with its grace, and queued again when its tree is gone. Says whether anything
+    /// changed.
+    pub fn preempt(&mut self, ledger: &mut Ledger, epoch: Epoch) -> bool {
+        if epoch != self.epoch {
+            return false;
+        }
+        match &self.stage {
+            Stage::Scheduled(_) => {
+                self.withdraw(ledger);
+                true
+            }
+            Stage::Running(..) => self.ask_to_stop(ledger, StopCause::Preempt, false),
+            Stage::Queued | Stage::Ended(_) => false,
+        }
+    }
+
     /// The first cause of a stop stays; a later one can only take the grace away, and a cancel takes the other
     /// attempts away.
     fn ask_to_stop(&mut self, ledger: &mut Ledger, cause: StopCause, now: bool) -> bool {

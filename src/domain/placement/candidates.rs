@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::claims::{Claims, Passer, Way};
 use super::fit::Wants;
 use super::gpus::GpuUuid;
+use super::reservations::{Applicant, Reservations, Way};
 use super::{Amount, Pool, PoolWorker};
 use crate::contract::ids::WorkerId;
 
@@ -60,14 +60,14 @@ impl Candidates {
         Self { wants, scores }
     }
 
-    /// Seats for one passer on so many workers, each on another; on others than `avoid` if there are enough.
+    /// Seats for one applicant on so many workers, each on another; on others than `avoid` if there are enough.
     pub(super) fn seats(
         &mut self,
         nodes: usize,
         avoid: Option<WorkerId>,
-        passer: &Passer,
+        applicant: &Applicant,
         pool: &Pool,
-        claims: &Claims,
+        reservations: &Reservations,
         checks: &mut u32,
     ) -> Option<Vec<Seat>> {
         let mut found: Vec<(&PoolWorker, Vec<GpuUuid>)> = Vec::with_capacity(nodes);
@@ -82,9 +82,9 @@ impl Candidates {
                 self.scores.remove(index);
                 continue;
             }
-            let gpus = match claims.way(worker.id, passer) {
+            let gpus = match reservations.way(worker.id, applicant) {
                 Way::Open => self.wants.gpus_of(worker, |_| false),
-                Way::Besides(claimed) => self.wants.gpus_of(worker, |gpu| claimed.contains(&gpu.uuid)),
+                Way::Besides(reserved) => self.wants.gpus_of(worker, |gpu| reserved.contains(&gpu.uuid)),
                 Way::Closed => None,
             };
             let Some(gpus) = gpus else { continue };

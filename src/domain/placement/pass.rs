@@ -6,11 +6,11 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use super::candidates::{Candidates, Seat};
-use super::claims::{self, Passer};
 use super::fit::Wants;
 use super::gpus::GpuUuid;
 use super::pool::{Holding, Place};
 use super::queue::{Blocked, LaneKey, Turn};
+use super::reservations::{self, Applicant};
 use super::shares;
 use super::{Grant, Placement, Placer, QueuedJob, Seated, Shape, preemption};
 use crate::contract::ids::{JobId, WorkerId};
@@ -73,7 +73,7 @@ type Lists = HashMap<(*const Shape, Option<u64>), Candidates>;
 
 impl Placer {
     /// Places what can be placed now. Costs at most two checks per shape and worker, and two per placement, besides
-    /// the few claims; `budget_checks` may be overrun by the scan of one shape, so that every call gets on.
+    /// the few reservations; `budget_checks` may be overrun by the scan of one shape, so that every call gets on.
     pub(super) fn pass(&mut self, now: Timestamp, budget_checks: u32) -> Pass {
         self.shares.advance(now);
         let mut pass = Pass::default();
@@ -115,8 +115,8 @@ impl Placer {
                 self.preempt(turn, &lane_key, &mut pass);
                 continue;
             };
-            // It goes before others: those claim first what they will need.
-            if self.let_claim(&mut passed_over, now, &mut pass.checks) {
+            // It goes before others: what those will need is reserved first.
+            if self.reserve_for_overtaken(&mut passed_over, now, &mut pass.checks) {
                 heads.push(Reverse(key));
                 continue;
             }
@@ -136,8 +136,8 @@ impl Placer {
         Some(Key { priority: turn.priority, load, turn, lane })
     }
 
-    fn passer(&self, turn: Turn, lane: &LaneKey, now: Timestamp) -> Passer {
-        Passer {
+    fn applicant(&self, turn: Turn, lane: &LaneKey, now: Timestamp) -> Applicant {
+        Applicant {
             job_id: turn.job_id(),
             priority: turn.priority.0,
             amount: lane.shape.amount(),
@@ -164,22 +164,22 @@ impl Placer {
                 None => Candidates::find(wants, self.pool.workers(), checks),
             }
         });
-        let passer = self.passer(turn, lane, now);
-        list.seats(nodes, self.queue.avoided(turn), &passer, &self.pool, &self.claims, checks)
+        let applicant = self.applicant(turn, lane, now);
+        list.seats(nodes, self.queue.avoided(turn), &applicant, &self.pool, &self.reservations, checks)
     }
 
     fn seat(&mut self, turn: Turn, lane: &LaneKey, seats: Vec<Seat>, now: Timestamp) -> Option<Placed> {
-        let passer = self.passer(turn, lane, now);
+        let applicant = self.applicant(turn, lane, now);
         let job = self.queue.remove(turn.job_id())?;
         let place = Place { job_id: job.job_id, epoch: job.epoch + 1 };
         let mut seated = Vec::with_capacity(seats.len());
         for (worker_id, gpus) in seats {
             let incarnation = self.pool.worker(worker_id).map_or(0, |worker| worker.incarnation);
-            let weight = self.take(worker_id, place, &job, gpus.clone(), passer.ends_by);
-            self.claims.passed(worker_id, &passer);
+            let weight = self.take(worker_id, place, &job, gpus.clone(), applicant.ends_by);
+            self.reservations.passed(worker_id, &applicant);
             seated.push(Seated { worker_id, incarnation, gpus, weight });
         }
-        self.drop_claim(job.job_id);
+        self.drop_reservation(job.job_id);
         Some(Placed { job, seats: seated })
     }
 
@@ -201,44 +201,58 @@ impl Placer {
         weight
     }
 
-    /// Lets the jobs claim that are about to be overtaken, as long as claims are left. Whether anybody did.
-    fn let_claim(&mut self, passed_over: &mut Vec<(Turn, u32)>, now: Timestamp, checks: &mut u32) -> bool {
-        let mut claimed = false;
+    /// Reserves for the jobs that are about to be overtaken, as long as reservations are left. Whether any was made.
+    fn reserve_for_overtaken(
+        &mut self,
+        passed_over: &mut Vec<(Turn, u32)>,
+        now: Timestamp,
+        checks: &mut u32,
+    ) -> bool {
+        let mut reserved = false;
         for (turn, lane) in passed_over.drain(..) {
-            if self.claims.len() >= self.policy.claims as usize {
+            if self.reservations.len() >= self.policy.reservations as usize {
                 break;
             }
             let job_id = turn.job_id();
             let Some((lane, _)) = self.queue.standing(lane) else { continue };
             let shape = lane.shape.clone();
-            if self.claims.of(job_id).is_some() || self.hopeless.get(&shape) == Some(&self.pool.arrivals()) {
+            if self.reservations.of(job_id).is_some()
+                || self.hopeless.get(&shape) == Some(&self.pool.arrivals())
+            {
                 continue;
             }
             let wants = Wants::of(&shape, &self.pool);
             *checks = checks.saturating_add(u32::try_from(self.pool.workers().count()).unwrap_or(u32::MAX));
-            match claims::claim(&wants, shape.nodes(), turn.priority.0, &self.pool, &self.claims, now) {
-                Some(claim) => {
-                    self.claims.make(job_id, claim);
-                    claimed = true;
+            match reservations::reserve(
+                &wants,
+                shape.nodes(),
+                turn.priority.0,
+                &self.pool,
+                &self.reservations,
+                now,
+            ) {
+                Some(reservation) => {
+                    self.reservations.make(job_id, reservation);
+                    reserved = true;
                 }
-                None if self.claims.is_empty() => {
+                None if self.reservations.is_empty() => {
                     self.hopeless.insert(shape, self.pool.arrivals());
                 }
                 None => {}
             }
         }
-        claimed
+        reserved
     }
 
     fn preempt(&mut self, turn: Turn, lane: &LaneKey, pass: &mut Pass) {
         let job_id = turn.job_id();
-        if self.claims.of(job_id).is_some() || !self.somebody_yields_to(turn.priority.0) {
+        if self.reservations.of(job_id).is_some() || !self.somebody_yields_to(turn.priority.0) {
             return;
         }
         let wants = Wants::of(&lane.shape, &self.pool);
         let found = preemption::find(&wants, lane.shape.nodes(), turn.priority.0, self, &mut pass.checks);
-        if let Some((claim, victims)) = found {
-            self.claims.make(job_id, claim);
+        if let Some((reservation, victims)) = found {
+            self.reservations.make(job_id, reservation);
             for place in victims {
                 self.leaving.insert(place);
                 pass.preemptions.push(Preemption { place, by: job_id });

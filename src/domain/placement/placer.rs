@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Shape;
-use super::claims::Claims;
 use super::input::Input;
 use super::pass::{Pass, Placed};
 use super::policy::Policy;
 use super::pool::{Holding, Place, Pool, PoolError};
 use super::queue::Queue;
+use super::reservations::Reservations;
 use super::shares::Shares;
 use crate::contract::ids::{JobId, WorkerId};
 
@@ -21,7 +21,7 @@ pub struct Placer {
     pub(super) queue: Queue,
     pub(super) pool: Pool,
     pub(super) shares: Shares,
-    pub(super) claims: Claims,
+    pub(super) reservations: Reservations,
     /// What was proposed and nobody answered yet.
     proposed: HashMap<JobId, Placed>,
     /// Tasks that were told to go for others.
@@ -70,7 +70,7 @@ impl Placer {
             policy,
             queue: Queue::new(),
             pool: Pool::new(),
-            claims: Claims::default(),
+            reservations: Reservations::default(),
             proposed: HashMap::new(),
             leaving: BTreeSet::new(),
             hopeless: HashMap::new(),
@@ -83,7 +83,7 @@ impl Placer {
             Input::Queued(job) => self.queue.insert(job),
             Input::Unqueued { job_id } => {
                 self.queue.remove(job_id);
-                self.drop_claim(job_id);
+                self.drop_reservation(job_id);
             }
             Input::Accepted { job_id } => drop(self.proposed.remove(&job_id)),
             Input::Refused { job_id, gone } => self.refused(job_id, gone)?,
@@ -95,32 +95,32 @@ impl Placer {
             Input::Bounded { worker_id, place, ends_by } => self.pool.bound(worker_id, place, ends_by),
             Input::WorkerUp { worker_id, name, kind, incarnation, capabilities } => {
                 self.pool.worker_up(worker_id, &name, kind, incarnation, &capabilities);
-                self.claim_anew(worker_id);
+                self.reserve_anew(worker_id);
             }
             Input::WorkerDown { worker_id } => {
                 // Not there: it never was up, so there is nothing to take back.
                 let _ = self.pool.worker_down(worker_id);
-                self.claim_anew(worker_id);
+                self.reserve_anew(worker_id);
             }
             Input::WorkerHealth { worker_id, unhealthy } => {
                 let ill = unhealthy.is_some();
                 self.pool.worker_health(worker_id, unhealthy);
                 if ill {
-                    self.claim_anew(worker_id);
+                    self.reserve_anew(worker_id);
                 }
             }
             Input::GpuNews { worker_id, news } => {
                 self.pool.gpu_news(worker_id, &news);
-                self.claim_anew(worker_id);
+                self.reserve_anew(worker_id);
             }
             Input::WorkerSecrets { worker_id, names } => self.pool.worker_secrets(worker_id, names),
             Input::WorkerDraining { worker_id, draining } => {
                 self.pool.worker_draining(worker_id, draining);
-                self.claim_anew(worker_id);
+                self.reserve_anew(worker_id);
             }
             Input::WorkerLeft { worker_id } => {
                 self.pool.worker_left(worker_id);
-                self.claim_anew(worker_id);
+                self.reserve_anew(worker_id);
             }
             Input::Pass { now, budget_checks } => {
                 let pass = self.pass(now, budget_checks);
@@ -148,8 +148,8 @@ impl Placer {
     }
 
     /// What was promised.
-    pub fn claims(&self) -> &Claims {
-        &self.claims
+    pub fn reservations(&self) -> &Reservations {
+        &self.reservations
     }
 
     fn refused(&mut self, job_id: JobId, gone: bool) -> Result<(), PoolError> {
@@ -171,17 +171,17 @@ impl Placer {
         Ok(())
     }
 
-    /// A job claims nothing any more, and what it claimed is open to others.
-    pub(super) fn drop_claim(&mut self, job_id: JobId) {
-        for worker_id in self.claims.drop_of(job_id) {
+    /// Nothing is reserved for a job any more; what was is open to others.
+    pub(super) fn drop_reservation(&mut self, job_id: JobId) {
+        for worker_id in self.reservations.drop_of(job_id) {
             self.pool.note_growth(worker_id);
         }
     }
 
-    /// A worker is not what it was: who claimed it claims again what there is now.
-    fn claim_anew(&mut self, worker_id: WorkerId) {
-        if let Some(claimant) = self.claims.on(worker_id) {
-            self.drop_claim(claimant);
+    /// A worker is not what it was: what was reserved there is reserved anew, from what there is now.
+    fn reserve_anew(&mut self, worker_id: WorkerId) {
+        if let Some(job_id) = self.reservations.on(worker_id) {
+            self.drop_reservation(job_id);
         }
     }
 

@@ -14,8 +14,8 @@ pub struct Policy {
     pub projects: BTreeMap<String, ProjectPolicy>,
     /// After this time what a project used counts half.
     pub half_life_s: Seconds,
-    /// How many jobs that find no place may claim workers at a time.
-    pub claims: u32,
+    /// How many jobs that find no place may have workers reserved at a time.
+    pub reservations: u32,
     /// How long staging is taken to last when the end of a job is foreseen.
     pub staging_s: Seconds,
 }
@@ -25,7 +25,7 @@ impl Default for Policy {
         Self {
             projects: BTreeMap::new(),
             half_life_s: Seconds::new(86_400),
-            claims: 8,
+            reservations: 8,
             staging_s: Seconds::new(60),
         }
     }

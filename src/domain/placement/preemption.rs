@@ -4,10 +4,10 @@
 
 use std::cmp::Reverse;
 
-use super::claims::{Claim, ClaimPart};
 use super::fit::Wants;
 use super::gpus::GpuUuid;
 use super::pool::{Holding, Place};
+use super::reservations::{Reservation, ReservedPart};
 use super::{Amount, Placer, PoolWorker};
 use crate::contract::ids::WorkerId;
 
@@ -22,19 +22,22 @@ struct Sacrifice {
     spare: Amount,
 }
 
-/// Whom to stop for a job of these wants on `nodes` workers, and what it claims meanwhile; `None` = that makes no room.
+/// Whom to stop for a job of these wants on `nodes` workers, and what is reserved for it meanwhile; `None` = that makes no
+/// room.
 pub(super) fn find(
     wants: &Wants,
     nodes: usize,
     priority: i32,
     placer: &Placer,
     checks: &mut u32,
-) -> Option<(Claim, Vec<Place>)> {
+) -> Option<(Reservation, Vec<Place>)> {
     let mut found: Vec<Sacrifice> = placer
         .pool
         .workers()
         .inspect(|_| *checks = checks.saturating_add(1))
-        .filter(|worker| worker.introduced() && worker.takes_tasks() && placer.claims.on(worker.id).is_none())
+        .filter(|worker| {
+            worker.introduced() && worker.takes_tasks() && placer.reservations.on(worker.id).is_none()
+        })
         .filter(|worker| wants.lasting_lack(worker).is_none())
         .filter_map(|worker| sacrifice(wants, worker, priority, placer))
         .collect();
@@ -47,12 +50,12 @@ pub(super) fn find(
     let mut parts = Vec::with_capacity(nodes);
     for sacrifice in found {
         victims.extend(sacrifice.victims);
-        parts.push(ClaimPart::new(sacrifice.worker, sacrifice.gpus, sacrifice.spare));
+        parts.push(ReservedPart::new(sacrifice.worker, sacrifice.gpus, sacrifice.spare));
     }
     victims.sort_unstable();
     victims.dedup();
     // When the last of them has gone is theirs to say: they have their grace.
-    Some((Claim { priority, free_by: None, parts }, victims))
+    Some((Reservation { priority, free_by: None, parts }, victims))
 }
 
 fn sacrifice(wants: &Wants, worker: &PoolWorker, priority: i32, placer: &Placer) -> Option<Sacrifice> {

@@ -1,9 +1,10 @@
-//! Claims: the place that a job will have which found none. A big job would never start if every small one that fits
-//! went before it, so the first jobs of the queue that do not fit now claim workers that could hold them. Others are
-//! placed there only if they end before the claimant can start, or if they take what it does not need.
+//! Reservations: the place that a job will have which found none. A big job would never start if every small one that
+//! fits went before it, so workers that could hold them are reserved for the first jobs of the queue that do not fit
+//! now. Others are placed there (backfill) only if they end before the reserved job can start, or if they take what it
+//! does not need.
 //!
-//! **The bound.** A claimant starts at the latest when the tasks have ended that held its workers when it claimed
-//! them, as long as these workers stay and no job of a higher priority comes.
+//! **The bound.** A reserved job starts at the latest when the tasks have ended that held its workers when they were
+//! reserved, as long as these workers stay and no job of a higher priority comes.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +14,20 @@ use super::{Amount, Pool, PoolWorker};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
-/// What one job claims.
+/// What is reserved for one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub struct Reservation {
     /// Its priority: only jobs above it may go before.
     pub priority: i32,
     /// When all of it is free at the latest; `None` = nobody knows.
     pub free_by: Option<Timestamp>,
     /// One for each worker.
-    pub parts: Vec<ClaimPart>,
+    pub parts: Vec<ReservedPart>,
 }
 
-/// What a job claims of one worker.
+/// What is reserved on one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimPart {
+pub struct ReservedPart {
     /// Which.
     pub worker_id: WorkerId,
     /// These GPUs.
@@ -35,23 +36,23 @@ pub struct ClaimPart {
     spare: Amount,
 }
 
-impl ClaimPart {
-    /// A part of a claim; `spare` is what others may hold there for longer than the claimant waits.
+impl ReservedPart {
+    /// A part of a reservation; `spare` is what others may hold there for longer than the reserved job waits.
     pub(super) fn new(worker_id: WorkerId, gpus: Vec<GpuUuid>, spare: Amount) -> Self {
         Self { worker_id, gpus, spare }
     }
 }
 
-/// Somebody who would like a place on a claimed worker.
+/// Somebody who would like a place on a reserved worker.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Passer {
+pub(super) struct Applicant {
     pub(super) job_id: JobId,
     pub(super) priority: i32,
     pub(super) amount: Amount,
     pub(super) ends_by: Option<Timestamp>,
 }
 
-/// What a passer may take of a worker.
+/// What an applicant may take of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way<'a> {
     /// What is free.
@@ -62,78 +63,81 @@ pub(super) enum Way<'a> {
     Closed,
 }
 
-/// All claims. A worker has one at most.
+/// All reservations. A worker has one at most.
 #[derive(Debug, Clone, Default)]
-pub struct Claims {
-    by_job: BTreeMap<JobId, Claim>,
+pub struct Reservations {
+    by_job: BTreeMap<JobId, Reservation>,
     by_worker: BTreeMap<WorkerId, JobId>,
 }
 
-impl Claims {
+impl Reservations {
     /// How many.
     pub fn len(&self) -> usize {
         self.by_job.len()
     }
 
-    /// Whether nobody claims anything.
+    /// Whether nothing is reserved.
     pub fn is_empty(&self) -> bool {
         self.by_job.is_empty()
     }
 
-    /// What a job claims.
-    pub fn of(&self, job_id: JobId) -> Option<&Claim> {
+    /// What is reserved for a job.
+    pub fn of(&self, job_id: JobId) -> Option<&Reservation> {
         self.by_job.get(&job_id)
     }
 
-    /// Every claim, by job.
-    pub fn all(&self) -> impl Iterator<Item = (JobId, &Claim)> {
-        self.by_job.iter().map(|(job_id, claim)| (*job_id, claim))
+    /// Every reservation, by job.
+    pub fn all(&self) -> impl Iterator<Item = (JobId, &Reservation)> {
+        self.by_job.iter().map(|(job_id, reservation)| (*job_id, reservation))
     }
 
-    /// Who claims a worker.
+    /// For whom a worker is reserved.
     pub fn on(&self, worker_id: WorkerId) -> Option<JobId> {
         self.by_worker.get(&worker_id).copied()
     }
 
-    fn part(&self, worker_id: WorkerId) -> Option<(JobId, &Claim, &ClaimPart)> {
+    fn part(&self, worker_id: WorkerId) -> Option<(JobId, &Reservation, &ReservedPart)> {
         let job_id = self.on(worker_id)?;
-        let claim = self.by_job.get(&job_id)?;
-        Some((job_id, claim, claim.parts.iter().find(|part| part.worker_id == worker_id)?))
+        let reservation = self.by_job.get(&job_id)?;
+        Some((job_id, reservation, reservation.parts.iter().find(|part| part.worker_id == worker_id)?))
     }
 
-    pub(super) fn way(&self, worker_id: WorkerId, passer: &Passer) -> Way<'_> {
-        let Some((claimant, claim, part)) = self.part(worker_id) else { return Way::Open };
-        if claimant == passer.job_id || passer.priority > claim.priority || is_over(passer, claim) {
+    pub(super) fn way(&self, worker_id: WorkerId, applicant: &Applicant) -> Way<'_> {
+        let Some((reserved_for, reservation, part)) = self.part(worker_id) else { return Way::Open };
+        if reserved_for == applicant.job_id
+            || applicant.priority > reservation.priority
+            || is_over(applicant, reservation)
+        {
             Way::Open
-        } else if part.spare.holds(passer.amount) {
+        } else if part.spare.holds(applicant.amount) {
             Way::Besides(&part.gpus)
         } else {
             Way::Closed
         }
     }
 
-    /// A passer took its place.
-    pub(super) fn passed(&mut self, worker_id: WorkerId, passer: &Passer) {
-        let Some(claimant) = self.on(worker_id) else { return };
-        let Some(claim) = self.by_job.get_mut(&claimant) else { return };
-        if claimant == passer.job_id || is_over(passer, claim) {
+    /// An applicant took its place.
+    pub(super) fn passed(&mut self, worker_id: WorkerId, applicant: &Applicant) {
+        let Some(reserved_for) = self.on(worker_id) else { return };
+        let Some(reservation) = self.by_job.get_mut(&reserved_for) else { return };
+        if reserved_for == applicant.job_id || is_over(applicant, reservation) {
             return;
         }
-        for part in claim.parts.iter_mut().filter(|part| part.worker_id == worker_id) {
-            part.spare = part.spare.saturating_sub(passer.amount);
+        for part in reservation.parts.iter_mut().filter(|part| part.worker_id == worker_id) {
+            part.spare = part.spare.saturating_sub(applicant.amount);
         }
     }
 
-    pub(super) fn make(&mut self, job_id: JobId, claim: Claim) {
-        for part in &claim.parts {
+    pub(super) fn make(&mut self, job_id: JobId, reservation: Reservation) {
+        for part in &reservation.parts {
             self.by_worker.insert(part.worker_id, job_id);
         }
-        self.by_job.insert(job_id, claim);
+        self.by_job.insert(job_id, reservation);
     }
 
-    /// A job claims nothing any more; the workers that are free of it.
+    /// Nothing is reserved for a job any more; the workers that are open again.
     pub(super) fn drop_of(&mut self, job_id: JobId) -> Vec<WorkerId> {
-        let parts = self.by_job.remove(&job_id).map_or_else(Vec::new, |claim| claim.parts);
+        let parts = self.by_job.remove(&job_id).map_or_else(Vec::new, |reservation| reservation.parts);
         let workers: Vec<WorkerId> = parts.into_iter().map(|part| part.worker_id).collect();
         for worker_id in &workers {
             self.by_worker.remove(worker_id);
@@ -142,8 +146,8 @@ impl Claims {
     }
 }
 
-fn is_over(passer: &Passer, claim: &Claim) -> bool {
-    matches!((passer.ends_by, claim.free_by), (Some(ends_by), Some(free_by)) if ends_by <= free_by)
+fn is_over(applicant: &Applicant, reservation: &Reservation) -> bool {
+    matches!((applicant.ends_by, reservation.free_by), (Some(ends_by), Some(free_by)) if ends_by <= free_by)
 }
 
 /// When a worker could take a task of these wants at the latest, and what it would be given. Order: the soonest, and
@@ -159,19 +163,19 @@ struct Prospect {
     spare: Amount,
 }
 
-/// The claim of a job of these wants on `nodes` workers, of those that nobody claims; `None` = too few could ever take it.
+/// The reservation of a job of these wants on `nodes` workers, of those that are not reserved; `None` = too few could ever take it.
 /// Looks at every worker once.
-pub(super) fn claim(
+pub(super) fn reserve(
     wants: &Wants,
     nodes: usize,
     priority: i32,
     pool: &Pool,
-    claims: &Claims,
+    reservations: &Reservations,
     now: Timestamp,
-) -> Option<Claim> {
+) -> Option<Reservation> {
     let mut prospects: Vec<Prospect> = pool
         .workers()
-        .filter(|worker| worker.introduced() && worker.takes_tasks() && claims.on(worker.id).is_none())
+        .filter(|worker| worker.introduced() && worker.takes_tasks() && reservations.on(worker.id).is_none())
         .filter(|worker| wants.lasting_lack(worker).is_none())
         .filter_map(|worker| prospect(wants, worker, pool, now))
         .collect();
@@ -184,8 +188,8 @@ pub(super) fn claim(
         true => None,
         false => prospects.iter().filter_map(|prospect| prospect.free_by).max(),
     };
-    let part = |prospect: Prospect| ClaimPart::new(prospect.worker_id, prospect.gpus, prospect.spare);
-    Some(Claim { priority, free_by, parts: prospects.into_iter().map(part).collect() })
+    let part = |prospect: Prospect| ReservedPart::new(prospect.worker_id, prospect.gpus, prospect.spare);
+    Some(Reservation { priority, free_by, parts: prospects.into_iter().map(part).collect() })
 }
 
 fn prospect(wants: &Wants, worker: &PoolWorker, pool: &Pool, now: Timestamp) -> Option<Prospect> {
