@@ -5,6 +5,7 @@ pub mod artifact;
 pub mod end;
 pub mod error_code;
 pub mod event;
+pub mod explain;
 pub mod gpu;
 pub mod ids;
 pub mod job;

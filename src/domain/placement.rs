@@ -9,6 +9,7 @@
 
 mod candidates;
 mod explain;
+mod explanation;
 mod fit;
 mod frameworks;
 mod gpus;
@@ -23,12 +24,14 @@ mod profiles;
 mod queue;
 mod reservations;
 pub mod shares;
+mod suggest;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-pub use explain::{Verdict, WorkerReason, explain, never_fits, queue_reason, verdict};
+pub use explain::{Verdict, explain, never_fits, queue_reason, verdict};
+pub use explanation::wish;
 pub(super) use fit::Bytes;
 pub use fit::{GpuCensus, Lack};
 pub use gpus::{GpuKind, GpuUuid, PoolGpu, Unsuited};

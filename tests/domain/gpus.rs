@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::placement::{GIB, UNBOUNDED, free, job, machine, place, tell, up, worker};
 
-fn gpu(index: u32, model: &str, gib: u64) -> Gpu {
+pub fn gpu(index: u32, model: &str, gib: u64) -> Gpu {
     Gpu {
         uuid: format!("GPU-{index}"),
         vendor: GpuVendor::Nvidia,
@@ -30,7 +30,7 @@ fn gpu(index: u32, model: &str, gib: u64) -> Gpu {
 }
 
 /// A machine with these GPUs; those of one list in `islands` are linked.
-fn with_gpus(mut gpus: Vec<Gpu>, islands: &[&[u32]]) -> Capabilities {
+pub fn with_gpus(mut gpus: Vec<Gpu>, islands: &[&[u32]]) -> Capabilities {
     for island in islands {
         for gpu in gpus.iter_mut().filter(|gpu| island.contains(&gpu.index)) {
             let others = island.iter().filter(|other| **other != gpu.index);
@@ -44,7 +44,7 @@ fn eight(islands: &[&[u32]]) -> Capabilities {
     with_gpus((0..8).map(|index| gpu(index, "NVIDIA H100 80GB HBM3", 80)).collect(), islands)
 }
 
-fn request(count: GpuCount) -> GpuRequest {
+pub fn request(count: GpuCount) -> GpuRequest {
     GpuRequest {
         count,
         vendor: None,

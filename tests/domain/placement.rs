@@ -284,7 +284,7 @@ fn says_why_per_worker_and_grouped() {
     let mut zone = (*shape(1000, None)).clone();
     zone.resources.labels.insert("zone".to_owned(), "b".to_owned());
     assert!(!queue_reason(&Arc::new(zone), &pool).contains("nearest"));
-    let reasons = explain(&shape(1000, None), &pool_of(&[(500, 1), (1000, 1)]));
+    let reasons = explain(&shape(1000, None), &pool_of(&[(500, 1), (1000, 1)]), |_| None);
     assert_eq!(reasons[0].verdict, Verdict::Fits);
     assert_eq!(reasons[1].workers, ["w1"]);
 }

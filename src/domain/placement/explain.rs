@@ -2,58 +2,44 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::fit::Wants;
-use super::{Lack, Pool, Shape};
+use super::{Lack, Pool, PoolWorker, Shape};
+pub use crate::contract::explain::Verdict;
+use crate::contract::explain::WorkersAnswer;
 use crate::domain::spec::nearest;
 
-/// How a shape stands to a worker, or to all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// Waiting does not help: the machine is not like that.
-    Never,
-    /// It would fit if less were taken.
-    NotNow,
-    /// It fits.
-    Fits,
-}
-
-/// One reason and the workers it holds for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerReason {
-    /// Whether waiting helps.
-    pub verdict: Verdict,
-    /// What is missing, for people.
-    pub reason: String,
-    /// Names of the workers, by id.
-    pub workers: Vec<String>,
-}
-
-impl fmt::Display for WorkerReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.workers.len() {
-            1 => write!(f, "1 worker: {}", self.reason),
-            count => write!(f, "{count} workers: {}", self.reason),
-        }
+fn in_one_line(answer: &WorkersAnswer) -> String {
+    match answer.workers.len() {
+        1 => format!("1 worker: {}", answer.reason),
+        count => format!("{count} workers: {}", answer.reason),
     }
 }
 
-/// Every worker's reason, grouped: what may still change first, then what never fits.
-pub fn explain(shape: &Arc<Shape>, pool: &Pool) -> Vec<WorkerReason> {
+/// Every worker's answer, grouped: what may still change first, then what never fits. `kept` says of a worker with
+/// room why it is not for this job all the same.
+pub fn explain(
+    shape: &Arc<Shape>,
+    pool: &Pool,
+    kept: impl Fn(&PoolWorker) -> Option<String>,
+) -> Vec<WorkersAnswer> {
     let wants = Wants::of(shape, pool);
-    let mut groups: BTreeMap<Option<Lack<'_>>, Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Option<Lack<'_>>, Option<String>), Vec<String>> = BTreeMap::new();
     for worker in pool.workers() {
-        let shown = if worker.name.is_empty() { worker.id.to_string() } else { worker.name.clone() };
-        groups.entry(wants.lack_in_words(worker, pool)).or_default().push(shown);
+        let lack = wants.lack_in_words(worker, pool);
+        let kept = if lack.is_none() { kept(worker) } else { None };
+        groups.entry((lack, kept)).or_default().push(shown(worker));
     }
-    let mut reasons: Vec<WorkerReason> = groups
+    let mut reasons: Vec<WorkersAnswer> = groups
         .into_iter()
-        .map(|(lack, workers)| WorkerReason {
-            verdict: verdict_of(lack.as_ref()),
+        .map(|((lack, kept), workers)| WorkersAnswer {
+            verdict: match kept {
+                Some(_) => Verdict::NotNow,
+                None => verdict_of(lack.as_ref()),
+            },
             reason: match lack {
-                None => "has room".to_owned(),
+                None => kept.map_or_else(|| "has room".to_owned(), |kept| format!("has room, {kept}")),
                 Some(lack) => match near_miss(&lack, pool) {
                     Some(near) => format!("{lack} (nearest: {near})"),
                     None => lack.to_string(),
@@ -64,6 +50,11 @@ pub fn explain(shape: &Arc<Shape>, pool: &Pool) -> Vec<WorkerReason> {
         .collect();
     reasons.sort_by_key(|reason| Reverse(reason.verdict));
     reasons
+}
+
+/// A worker's name, or its id before its first word.
+pub(super) fn shown(worker: &PoolWorker) -> String {
+    if worker.name.is_empty() { worker.id.to_string() } else { worker.name.clone() }
 }
 
 /// Of a worker's name or a label that nobody has: what there is that it may have been meant for.
@@ -81,14 +72,19 @@ fn near_miss<'a>(lack: &Lack<'_>, pool: &'a Pool) -> Option<&'a str> {
     }
 }
 
-/// [`explain`] in one line, for `queue_reason`.
+/// [`explain`] in one line, for `queue_reason`, where nothing is kept for others.
 pub fn queue_reason(shape: &Arc<Shape>, pool: &Pool) -> String {
-    let reasons = explain(shape, pool);
-    if reasons.is_empty() {
+    line_of(&explain(shape, pool, |_| None), shape.nodes())
+}
+
+/// The answers in one line.
+pub(super) fn line_of(answers: &[WorkersAnswer], nodes: usize) -> String {
+    if answers.is_empty() {
         return "no worker is connected".to_owned();
     }
-    let lines: Vec<String> = reasons.iter().map(WorkerReason::to_string).collect();
-    lines.join(" · ")
+    let lines: Vec<String> = answers.iter().map(in_one_line).collect();
+    let at_once = if nodes > 1 { format!("needs {nodes} workers at once · ") } else { String::new() };
+    at_once + &lines.join(" · ")
 }
 
 /// Whether a [`queue_reason`] says that waiting does not help: no worker of the pool is like that.
@@ -100,10 +96,26 @@ pub fn never_fits(reason: &str) -> bool {
     })
 }
 
-/// The best any worker can do. Without workers it is `NotNow`: one may join.
+/// The best the workers can do: so many of them at once as the shape has nodes. Without workers it is `NotNow`: one may
+/// join.
 pub fn verdict(shape: &Arc<Shape>, pool: &Pool) -> Verdict {
-    let wants = Wants::of(shape, pool);
-    pool.workers().map(|worker| verdict_of(wants.lack(worker).as_ref())).max().unwrap_or(Verdict::NotNow)
+    verdict_among(&explain(shape, pool, |_| None), shape.nodes())
+}
+
+/// The same from the workers' answers.
+pub(super) fn verdict_among(answers: &[WorkersAnswer], nodes: usize) -> Verdict {
+    let saying = |least: Verdict| -> usize {
+        answers.iter().filter(|answer| answer.verdict >= least).map(|answer| answer.workers.len()).sum()
+    };
+    if answers.is_empty() {
+        Verdict::NotNow
+    } else if saying(Verdict::Fits) >= nodes {
+        Verdict::Fits
+    } else if saying(Verdict::NotNow) >= nodes {
+        Verdict::NotNow
+    } else {
+        Verdict::Never
+    }
 }
 
 fn verdict_of(lack: Option<&Lack<'_>>) -> Verdict {

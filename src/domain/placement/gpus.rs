@@ -77,6 +77,10 @@ impl Kinds {
         self.kinds.get(number as usize)
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &GpuKind> {
+        self.kinds.iter()
+    }
+
     /// For each kind where it stands among those that suit, the least first; `None` = it does not.
     pub(super) fn ranked(&self, request: &GpuRequest) -> Vec<Option<u32>> {
         let mut ranks = vec![None; self.kinds.len()];

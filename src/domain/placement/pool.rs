@@ -314,6 +314,36 @@ impl Pool {
         self.holdings.range((id, first)..=(id, last)).map(|((_, place), holding)| (*place, holding))
     }
 
+    /// When the first of those tasks ends whose end is known.
+    pub(super) fn next_end(&self) -> Option<Timestamp> {
+        self.holdings.values().filter_map(|holding| holding.ends_by).min()
+    }
+
+    /// The tasks that have ended by then.
+    pub(super) fn ending_by(&self, now: Timestamp) -> Vec<(WorkerId, Place)> {
+        let over = |holding: &Holding| holding.ends_by.is_some_and(|ends_by| ends_by <= now);
+        self.holdings.iter().filter(|(_, holding)| over(holding)).map(|(key, _)| *key).collect()
+    }
+
+    /// More idle workers like one that is there, under ids that no other has.
+    pub(super) fn multiply(&mut self, like: WorkerId, more: u32) {
+        let Some(model) = self.workers.get(&like).cloned() else { return };
+        for number in 1..=more {
+            let id = WorkerId::from_u128(u128::MAX - u128::from(number));
+            let mut worker = PoolWorker {
+                id,
+                name: format!("{}+{number}", model.name),
+                held: Amount::default(),
+                ..model.clone()
+            };
+            worker.places.clear();
+            worker.gpus.iter_mut().for_each(|gpu| gpu.held = false);
+            (worker.accepting, worker.draining, worker.unhealthy, worker.left) = (true, false, None, false);
+            self.workers.insert(id, worker);
+            self.note_growth(id);
+        }
+    }
+
     /// What all workers offer together.
     pub const fn capacity(&self) -> Capacity {
         self.capacity

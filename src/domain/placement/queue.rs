@@ -158,6 +158,16 @@ impl Queue {
         Some(job)
     }
 
+    /// Every lane's project and turns: priority, age and id.
+    pub(super) fn lines(
+        &self,
+    ) -> impl Iterator<Item = (&str, impl Iterator<Item = (i32, Timestamp, JobId)> + '_)> {
+        self.lanes.iter().flatten().map(|lane| {
+            let turns = lane.turns.iter().map(|turn| (turn.priority.0, turn.submitted_at, turn.job_id()));
+            (&*lane.key.project, turns)
+        })
+    }
+
     /// The first turn of every lane, with its lane.
     pub(super) fn heads(&self) -> impl Iterator<Item = (Turn, u32)> {
         self.by_key.values().filter_map(|lane| Some((self.head(*lane)?, *lane)))

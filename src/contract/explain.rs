@@ -1,0 +1,94 @@
+//! Why a job waits, and what would let it run: the answer of `…/explain`.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ids::JobId;
+use super::quantity::Timestamp;
+
+/// How a job stands to the workers there are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The best that any worker can do for it.
+    pub verdict: Verdict,
+    /// In one line, as `queue_reason` has it.
+    pub summary: String,
+    /// Every worker's answer, those with one answer together; what may change first.
+    pub workers: Vec<WorkersAnswer>,
+    /// Jobs that are served before it; absent for a job that was not submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u64>,
+    /// Why its project may have no more now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+    /// What is reserved for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<ReservedPlace>,
+    /// When it starts at the latest, if every job before it takes all the time it may and no worker goes; absent when
+    /// nobody can know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_by: Option<Timestamp>,
+    /// The smallest changes that would let it start now, each for itself; the smallest first.
+    pub suggestions: Vec<Suggestion>,
+}
+
+/// What waiting helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing: no machine is like that.
+    Never,
+    /// It would fit if less were taken.
+    NotNow,
+    /// There is room now.
+    Fits,
+}
+
+/// One answer and the workers that give it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WorkersAnswer {
+    /// Whether waiting helps.
+    pub verdict: Verdict,
+    /// What is missing.
+    pub reason: String,
+    /// Their names, by id.
+    pub workers: Vec<String>,
+}
+
+/// Workers that are kept for a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReservedPlace {
+    /// Their names.
+    pub workers: Vec<String>,
+    /// When they are free at the latest; absent when nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_by: Option<Timestamp>,
+}
+
+/// A change of the spec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Suggestion {
+    /// In words.
+    pub change: String,
+    /// The field of the spec.
+    pub pointer: String,
+    /// Its new value; null takes it out.
+    pub value: serde_json::Value,
+}
+
+/// `POST /v1/explain`: a spec that is judged and not submitted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WhatIf {
+    /// As for `POST /v1/jobs`.
+    #[schema(value_type = super::spec::JobSpec)]
+    pub spec: serde_json::Value,
+    /// As if there were more workers like this one (a name or an id), all of them idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub like: Option<String>,
+    /// So many (1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more: Option<u32>,
+    /// As if this job were gone (its id).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<JobId>,
+}

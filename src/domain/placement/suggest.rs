@@ -1,0 +1,212 @@
+//! The smallest changes of a spec that would let its job start now: tried one at a time, each held against the workers
+//! before it is said.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::fit::{Bytes, Wants};
+use super::{Pool, Shape};
+use crate::contract::explain::Suggestion;
+use crate::contract::quantity::Cpus;
+use crate::contract::spec::{GpuCount, GpuRequest, Target};
+
+/// A change that may help.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) said: Suggestion,
+    pub(super) shape: Arc<Shape>,
+}
+
+/// Changes that make room, the smallest of each kind, as far as the workers alone decide.
+pub(super) fn changes(shape: &Arc<Shape>, pool: &Pool) -> Vec<Change> {
+    let fits = |shape: &Arc<Shape>| {
+        let wants = Wants::of(shape, pool);
+        pool.workers().filter(|worker| wants.lack(worker).is_none()).count() >= shape.nodes()
+    };
+    let kinds = kinds(shape, pool).into_iter();
+    kinds.filter_map(|kind| kind.into_iter().find(|change| fits(&change.shape))).collect()
+}
+
+fn change(
+    shape: &Shape,
+    said: impl Into<String>,
+    pointer: impl Into<String>,
+    value: Value,
+    act: impl FnOnce(&mut Shape),
+) -> Change {
+    let mut changed = shape.clone();
+    act(&mut changed);
+    let said = Suggestion { change: said.into(), pointer: pointer.into(), value };
+    Change { said, shape: Arc::new(changed) }
+}
+
+/// Each kind of change, from the smallest on.
+fn kinds(shape: &Shape, pool: &Pool) -> Vec<Vec<Change>> {
+    let mut kinds = vec![cpus(shape, pool), memory(shape, pool)];
+    if let Some(request) = shape.resources.gpus.as_deref() {
+        kinds.extend(gpus(shape, request, pool));
+    }
+    let nodes = u32::try_from(shape.nodes()).unwrap_or(u32::MAX);
+    kinds.push(
+        (1..nodes.min(1025))
+            .rev()
+            .map(|fewer| {
+                change(
+                    shape,
+                    format!("{fewer} {} instead of {nodes}", if fewer == 1 { "node" } else { "nodes" }),
+                    "/distributed/nodes",
+                    json!(fewer),
+                    |shape| {
+                        shape.nodes = Some(fewer);
+                    },
+                )
+            })
+            .collect(),
+    );
+    let wants = &shape.resources;
+    if wants.worker.is_some() {
+        kinds.push(vec![change(shape, "any worker", "/resources/worker", Value::Null, |shape| {
+            shape.resources.worker = None;
+        })]);
+    }
+    if shape.target != Target::Any {
+        kinds.push(vec![change(shape, "any target", "/target", json!("any"), |shape| {
+            shape.target = Target::Any
+        })]);
+    }
+    for (key, value) in &wants.labels {
+        let pointer = format!("/resources/labels/{}", key.replace('~', "~0").replace('/', "~1"));
+        kinds.push(vec![change(
+            shape,
+            format!("without the label {key}={value}"),
+            pointer,
+            Value::Null,
+            |shape| {
+                shape.resources.labels.remove(key);
+            },
+        )]);
+    }
+    for (what, set, pointer) in [
+        ("operating system", wants.os.is_some(), "/resources/os"),
+        ("processor", wants.arch.is_some(), "/resources/arch"),
+    ] {
+        if set {
+            kinds.push(vec![change(shape, format!("any {what}"), pointer, Value::Null, |shape| {
+                let field =
+                    if pointer.ends_with("os") { &mut shape.resources.os } else { &mut shape.resources.arch };
+                *field = None;
+            })]);
+        }
+    }
+    for (name, range) in &wants.frameworks {
+        let pointer = format!("/resources/frameworks/{name}");
+        kinds.push(vec![change(shape, format!("without {name}{range}"), pointer, Value::Null, |shape| {
+            shape.resources.frameworks.remove(name);
+            shape.backends.remove(name);
+        })]);
+    }
+    kinds
+}
+
+fn cpus(shape: &Shape, pool: &Pool) -> Vec<Change> {
+    let asked = shape.amount().cpu_millis;
+    let free: BTreeSet<u64> = pool
+        .workers()
+        .map(|worker| worker.free().cpu_millis)
+        .filter(|free| (1..asked).contains(free))
+        .collect();
+    let said = |millis: u64| Cpus::from_millis(u32::try_from(millis).unwrap_or(u32::MAX));
+    free.into_iter()
+        .rev()
+        .map(|millis| {
+            let (now, then) = (said(asked), said(millis));
+            change(shape, format!("{then} CPUs instead of {now}"), "/resources/cpus", json!(then), |shape| {
+                shape.resources.cpus = then;
+            })
+        })
+        .collect()
+}
+
+fn memory(shape: &Shape, pool: &Pool) -> Vec<Change> {
+    let asked = shape.amount().memory_bytes;
+    let free: BTreeSet<u64> = pool
+        .workers()
+        .map(|worker| worker.free().memory_bytes)
+        .filter(|free| (1..asked).contains(free))
+        .collect();
+    free.into_iter()
+        .rev()
+        .map(|bytes| {
+            let said = format!("{} of memory instead of {}", Bytes(bytes), Bytes(asked));
+            change(shape, said, "/resources/memory_bytes", json!(bytes), |shape| {
+                shape.resources.memory_bytes = Some(bytes);
+            })
+        })
+        .collect()
+}
+
+fn gpus(shape: &Shape, request: &GpuRequest, pool: &Pool) -> Vec<Vec<Change>> {
+    let with = |said: String, field: &str, value: Value, act: &dyn Fn(&mut GpuRequest)| {
+        change(shape, said, format!("/resources/gpus/{field}"), value, |shape| {
+            if let Some(request) = shape.resources.gpus.as_deref_mut() {
+                act(request);
+            }
+        })
+    };
+    let most = pool.workers().map(|worker| worker.gpus().len()).max().unwrap_or(0);
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
+    let (below, now) = match request.count {
+        GpuCount::Count(count) => (count.min(most.saturating_add(1)), count.to_string()),
+        GpuCount::All => (most, "all".to_owned()),
+    };
+    let fewer = (1..below).rev().map(|count| {
+        let words = if count == 1 { "GPU" } else { "GPUs" };
+        with(format!("{count} {words} instead of {now}"), "count", json!(count), &|request| {
+            request.count = GpuCount::Count(count);
+        })
+    });
+    let mut kinds = vec![fewer.collect::<Vec<_>>()];
+    if let Some(asked) = request.memory_bytes {
+        let less: BTreeSet<u64> =
+            pool.kinds().all().map(|kind| kind.memory_bytes).filter(|has| *has < asked).collect();
+        let less = less.into_iter().rev().map(|bytes| {
+            let said = format!("GPUs with ≥ {} instead of {}", Bytes(bytes), Bytes(asked));
+            with(said, "memory_bytes", json!(bytes), &|request| request.memory_bytes = Some(bytes))
+        });
+        kinds.push(less.collect());
+    }
+    if let Some(asked) = request.min_compute_capability.as_deref() {
+        let asked_number = asked.parse().ok();
+        let lower: BTreeSet<_> = pool
+            .kinds()
+            .all()
+            .filter_map(|kind| kind.compute_capability)
+            .filter(|has| asked_number.is_some_and(|asked| *has < asked))
+            .collect();
+        let lower = lower.into_iter().rev().map(|capability| {
+            let said = format!("compute capability ≥ {capability} instead of {asked}");
+            with(said, "min_compute_capability", json!(capability), &|request| {
+                request.min_compute_capability = Some(capability.to_string());
+            })
+        });
+        kinds.push(lower.collect());
+    }
+    if !request.models.is_empty() {
+        kinds.push(vec![with("any model".to_owned(), "models", Value::Null, &|request| {
+            request.models.clear()
+        })]);
+    }
+    if request.vendor.is_some() {
+        kinds.push(vec![with("any vendor".to_owned(), "vendor", Value::Null, &|request| {
+            request.vendor = None
+        })]);
+    }
+    if request.memory_kind.is_some() {
+        kinds.push(vec![with("memory of any kind".to_owned(), "memory_kind", Value::Null, &|request| {
+            request.memory_kind = None;
+        })]);
+    }
+    kinds
+}

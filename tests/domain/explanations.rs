@@ -1,0 +1,232 @@
+//! Explanations: every worker has an answer, and a change that is suggested is one that helps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use gpulayer::contract::explain::{Explanation, Suggestion, Verdict};
+use gpulayer::contract::gpu::GpuStanding;
+use gpulayer::contract::ids::JobId;
+use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
+use gpulayer::contract::spec::{GpuCount, GpuRequest, Resources, Target};
+use gpulayer::domain::placement::{Input, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::gpus::{gpu, request, with_gpus};
+use crate::placement::{GIB, UNBOUNDED, job, machine, shape, tell, up, worker};
+
+const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+fn pass(placer: &mut Placer) -> Vec<JobId> {
+    let pass = placer.apply(Input::Pass { now: NOW, budget_checks: UNBOUNDED }).unwrap();
+    pass.placements.iter().map(|placed| placed.job.job_id).collect()
+}
+
+/// The shape with a suggestion followed, as a person would follow it in the spec.
+fn followed(shape: &Shape, suggestion: &Suggestion) -> Arc<Shape> {
+    let mut whole = serde_json::to_value(shape).unwrap();
+    let pointer = match suggestion.pointer.as_str() {
+        "/distributed/nodes" => "/nodes",
+        pointer => pointer,
+    };
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    let parent = whole.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+    let field = field.replace("~1", "/").replace("~0", "~");
+    match &suggestion.value {
+        Value::Null => drop(parent.remove(&field)),
+        value => drop(parent.insert(field, value.clone())),
+    }
+    Arc::new(serde_json::from_value(whole).unwrap())
+}
+
+fn said(explanation: &Explanation) -> Vec<&str> {
+    explanation.suggestions.iter().map(|suggestion| suggestion.change.as_str()).collect()
+}
+
+#[test]
+fn the_smallest_change_of_each_kind_is_suggested() {
+    let mut placer = Placer::new(Policy::default());
+    let gpus = (0..4).map(|index| gpu(index, "NVIDIA L4", 24)).collect();
+    let mut with = with_gpus(gpus, &[]);
+    with.labels.insert("zone".into(), "a".into());
+    up(&mut placer, 1, 1, with);
+    let ask = |change: fn(&mut Shape)| {
+        let mut shape = Shape::default();
+        change(&mut shape);
+        wish(JobId::from_u128(1), 0, "p".into(), Arc::new(shape), NOW)
+    };
+    let with_gpus = |count, change: fn(&mut GpuRequest)| {
+        let mut request = request(GpuCount::Count(count));
+        change(&mut request);
+        let resources = Resources { gpus: Some(Box::new(request)), ..Resources::default() };
+        wish(JobId::from_u128(1), 0, "p".into(), Arc::new(Shape { resources, ..Shape::default() }), NOW)
+    };
+    for (job, changes) in [
+        (ask(|shape| shape.resources.cpus = Cpus::from_millis(65_000)), vec!["64 CPUs instead of 65"]),
+        (
+            ask(|shape| shape.resources.memory_bytes = Some(600 * GIB)),
+            vec!["512 GiB of memory instead of 600 GiB"],
+        ),
+        (with_gpus(8, |_| ()), vec!["4 GPUs instead of 8"]),
+        (
+            with_gpus(2, |request| request.memory_bytes = Some(40 * GIB)),
+            vec!["GPUs with ≥ 24 GiB instead of 40 GiB"],
+        ),
+        (with_gpus(1, |request| request.models = vec!["H100".into()]), vec!["any model"]),
+        (
+            with_gpus(1, |request| request.min_compute_capability = Some("10.0".into())),
+            vec!["compute capability ≥ 9.0 instead of 10.0"],
+        ),
+        (
+            ask(|shape| drop(shape.resources.labels.insert("zone".into(), "b".into()))),
+            vec!["without the label zone=b"],
+        ),
+        (ask(|shape| shape.target = Target::Local), vec!["any target"]),
+        (ask(|shape| shape.nodes = Some(3)), vec!["1 node instead of 3"]),
+        (ask(|_| ()), vec![]),
+    ] {
+        let explanation = placer.explain_wish(&job, NOW);
+        assert_eq!(said(&explanation), changes, "{}", explanation.summary);
+        assert_eq!(explanation.verdict == Verdict::Fits, changes.is_empty());
+    }
+}
+
+#[test]
+fn a_waiting_job_learns_its_place_what_is_reserved_and_when_it_starts_at_the_latest() {
+    let mut placer = Placer::new(Policy { staging_s: Seconds::new(0), ..Policy::default() });
+    up(&mut placer, 1, 1, machine(4000, 8));
+    let limited = |number, cores: u32, seconds: u64, priority| {
+        let mut limited = (*shape(cores * 1000, None)).clone();
+        limited.bound_s = Some(Seconds::new(seconds));
+        job(number, priority, i64::try_from(number).unwrap(), &Arc::new(limited))
+    };
+    tell(&mut placer, Input::Queued(limited(1, 2, 100, 0)));
+    assert_eq!(pass(&mut placer).len(), 1);
+    tell(&mut placer, Input::Queued(limited(2, 4, 10, 0)));
+    tell(&mut placer, Input::Queued(limited(3, 2, 50, 0)));
+    tell(&mut placer, Input::Queued(limited(4, 2, 500, 0)));
+    assert_eq!(pass(&mut placer), [JobId::from_u128(3)]);
+    let big = placer.explain_job(JobId::from_u128(2), NOW).unwrap();
+    let reservation = big.reservation.unwrap();
+    assert_eq!(
+        (reservation.workers, reservation.free_by),
+        (vec!["w1".to_owned()], Some(NOW.plus(Seconds::new(100))))
+    );
+    assert_eq!((big.ahead, big.starts_by), (Some(0), Some(NOW.plus(Seconds::new(100)))));
+    assert!(big.suggestions.is_empty(), "nothing is free now, so no change helps");
+    let behind = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
+    assert_eq!((behind.ahead, behind.starts_by), (Some(1), Some(NOW.plus(Seconds::new(110)))));
+    // When the third is gone there is room, which is kept.
+    tell(&mut placer, Input::Freed { worker_id: worker(1), place: crate::placement::place_of(3) });
+    assert_eq!(pass(&mut placer), []);
+    let behind = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
+    assert_eq!(behind.verdict, Verdict::NotNow);
+    assert_eq!(behind.workers[0].reason, "has room, reserved for job …000002");
+    assert_eq!(placer.reason_of(JobId::from_u128(4)).unwrap(), behind.summary);
+    assert_eq!(placer.explain_job(JobId::from_u128(1), NOW), None, "it runs");
+}
+
+#[test]
+fn a_quota_is_the_first_reason_and_more_workers_can_be_supposed() {
+    let projects =
+        [("vision".to_owned(), ProjectPolicy { max_gpus: Some(1), ..ProjectPolicy::default() })].into();
+    let mut placer = Placer::new(Policy { projects, ..Policy::default() });
+    up(&mut placer, 1, 1, with_gpus(vec![gpu(0, "NVIDIA L4", 24)], &[]));
+    let resources = Resources { gpus: Some(Box::new(request(GpuCount::Count(1)))), ..Resources::default() };
+    let one = Arc::new(Shape { resources, ..Shape::default() });
+    tell(&mut placer, Input::Queued(QueuedJob { project: "vision".into(), ..job(1, 0, 1, &one) }));
+    assert_eq!(pass(&mut placer).len(), 1);
+    let next = wish(JobId::from_u128(2), 0, "vision".into(), one.clone(), NOW);
+    let explanation = placer.explain_wish(&next, NOW);
+    assert_eq!(explanation.quota.as_deref(), Some("project vision has all the GPUs that it may (1)"));
+    assert!(explanation.summary.starts_with("project vision has all the GPUs"), "{}", explanation.summary);
+    let other = wish(JobId::from_u128(2), 0, "speech".into(), one, NOW);
+    assert_eq!(placer.explain_wish(&other, NOW).verdict, Verdict::NotNow);
+    let more = placer.with_more(worker(1), 2).explain_wish(&other, NOW);
+    assert_eq!(more.verdict, Verdict::Fits);
+    assert!(
+        more.workers.iter().any(|answer| answer.workers == ["w1+2", "w1+1"] || answer.workers.len() == 2)
+    );
+}
+
+/// Machines of cores, GiB, GPUs of a memory, and whether they have a label.
+fn machines() -> impl Strategy<Value = Vec<(u32, u64, Vec<(u64, bool)>, bool)>> {
+    let gpus =
+        prop::collection::vec((prop::sample::select(vec![24u64, 80]), prop::bool::weighted(0.8)), 0..4);
+    prop::collection::vec((1u32..6, 1u64..6, gpus, any::<bool>()), 1..4)
+}
+
+fn shapes() -> impl Strategy<Value = Arc<Shape>> {
+    let gpus = prop::option::of((1u32..5, prop::option::of(prop::sample::select(vec![24u64, 40, 80, 120]))));
+    (1u32..8, prop::option::of(1u64..8), gpus, any::<bool>(), 1u32..4, prop::option::of(1u64..50)).prop_map(
+        |(cores, gib, gpus, labelled, nodes, bound)| {
+            let mut shape = (*shape(cores * 1000, gib)).clone();
+            shape.resources.gpus = gpus.map(|(count, gib)| {
+                Box::new(GpuRequest {
+                    memory_bytes: gib.map(|gib| gib * GIB),
+                    ..request(GpuCount::Count(count))
+                })
+            });
+            if labelled {
+                shape.resources.labels.insert("a/b".into(), "c".into());
+            }
+            shape.nodes = (nodes > 1).then_some(nodes);
+            shape.bound_s = bound.map(Seconds::new);
+            Arc::new(shape)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_worker_answers_and_what_is_suggested_helps(
+        machines in machines(),
+        shapes in prop::collection::vec(shapes(), 1..12),
+        reservations in 0u32..3,
+    ) {
+        let mut placer = Placer::new(Policy { reservations, ..Policy::default() });
+        for (number, (cores, gib, gpus, labelled)) in (1..).zip(&machines) {
+            let listed = (0..).zip(gpus).map(|(index, (gib, ready))| {
+                let mut gpu = gpu(index, "NVIDIA X", *gib);
+                if !ready {
+                    gpu.standing = GpuStanding::Wedged { pids: vec![1] };
+                }
+                gpu
+            });
+            let mut capabilities = with_gpus(listed.collect(), &[]);
+            (capabilities.cpus, capabilities.memory_bytes) = (Cpus::from_millis(cores * 1000), gib * GIB);
+            if *labelled {
+                capabilities.labels.insert("a/b".into(), "c".into());
+            }
+            up(&mut placer, number, 1, capabilities);
+        }
+        for (number, shape) in (1..).zip(&shapes) {
+            tell(&mut placer, Input::Queued(job(number, 0, i64::try_from(number).unwrap(), shape)));
+        }
+        pass(&mut placer);
+        for (number, shape) in (1..).zip(&shapes) {
+            let Some(explanation) = placer.explain_job(JobId::from_u128(number), NOW) else { continue };
+            let answered: BTreeSet<&String> = explanation.workers.iter().flat_map(|answer| &answer.workers).collect();
+            prop_assert_eq!(answered.len(), machines.len(), "every worker has an answer");
+            prop_assert!(!explanation.summary.is_empty());
+            for suggestion in &explanation.suggestions {
+                let mut tried = placer.clone();
+                let changed = followed(shape, suggestion);
+                tell(&mut tried, Input::Queued(job(number, 0, i64::try_from(number).unwrap(), &changed)));
+                let placed = pass(&mut tried);
+                prop_assert!(placed.contains(&JobId::from_u128(number)), "{:?}: {}", suggestion, explanation.summary);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_suggestion_is_a_change_of_the_spec() {
+    let mut asked = (*shape(1000, None)).clone();
+    asked.resources.labels.insert("a/b".into(), "c".into());
+    let suggestion =
+        Suggestion { change: String::new(), pointer: "/resources/labels/a~1b".into(), value: json!(null) };
+    assert!(followed(&asked, &suggestion).resources.labels.is_empty());
+}
