@@ -11,6 +11,7 @@ mod doctor;
 mod dry_run;
 pub mod error;
 mod exit_status;
+mod explain;
 mod fetch;
 mod fleet;
 mod follow;
@@ -149,6 +150,7 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Wait(args) => run::wait(context, args).await,
         Command::Ps(args) => jobs::ps(context, args).await,
         Command::Show(args) => show::run(context, args).await,
+        Command::Explain(args) => explain::run(context, args).await,
         Command::Logs(args) => logs::logs(context, args).await,
         Command::Events(args) => logs::events(context, args).await,
         Command::Fetch(args) => fetch::run(context, args).await,

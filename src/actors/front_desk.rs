@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use tracing::error;
 
 use super::messages::front_desk::{
-    Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
-    ListWorkers, MakeToken, PrepareStop, PurgeJob, RecordAct, RecordUpload, RegisterWorker, ReportTasks,
-    ResumeWorker, RevokeToken, RevokeWorker, SpendToken, StorageLevel, SubmitJobs, WatchJob, WhoHolds,
-    WorkerRefusal,
+    Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, Explain, ExplainQueue,
+    Heartbeat, ListWorkers, MakeToken, PrepareStop, PurgeJob, RecordAct, RecordUpload, RegisterWorker,
+    ReportTasks, ResumeWorker, RevokeToken, RevokeWorker, SpendToken, StorageLevel, SubmitJobs, WatchJob,
+    WhoHolds, WorkerRefusal,
 };
 use super::messages::send;
 use super::messages::worker_session::{Describe, Gathering, NewSession, OpenSession, SessionPorts};
@@ -65,7 +65,9 @@ pub struct DeskTells {
     /// The supervisor.
     pub storage: Recipient<StorageLevel>,
     /// The scheduler.
-    pub explain: Recipient<ExplainQueue>,
+    pub explain_queue: Recipient<ExplainQueue>,
+    /// The scheduler.
+    pub explain: Recipient<Explain>,
 }
 
 /// See the module.
@@ -162,7 +164,8 @@ pass_on! {
     RecordUpload to record_upload,
     PrepareStop to prepare_stop,
     StorageLevel to storage,
-    ExplainQueue to explain,
+    ExplainQueue to explain_queue,
+    Explain to explain,
 }
 
 macro_rules! pass_to_session {

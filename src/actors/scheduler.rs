@@ -5,14 +5,14 @@
 //! Never: decides; the supervisor disposes of every proposal.
 //! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `CapacityFreed`,
 //! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
-//! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`).
+//! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`, `Explain`).
 //! Tells: the supervisor (`PlacementProposed`).
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use tracing::error;
 
-use super::messages::front_desk::ExplainQueue;
+use super::messages::front_desk::{Explain, ExplainQueue, NoSuchWorker, Question};
 use super::messages::job_supervisor::PlacementProposed;
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
@@ -20,7 +20,7 @@ use super::messages::scheduler::{
 };
 use super::messages::send;
 use crate::clock;
-use crate::domain::placement::{Input, Pass, Placed, Placer, Policy, queue_reason};
+use crate::domain::placement::{Input, Pass, Placed, Placer, Policy};
 
 /// A batch of submissions arrives as one message per job.
 const MAILBOX: usize = 65_536;
@@ -141,9 +141,28 @@ impl Handler<ExplainQueue> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, question: ExplainQueue, _: &mut Self::Context) {
-        let shape = self.placer.queue().shape(question.job_id);
-        let reason = shape.map(|shape| queue_reason(shape, self.placer.pool()));
-        send(question.reply, reason);
+        send(question.reply, self.placer.reason_of(question.job_id));
+    }
+}
+
+impl Handler<Explain> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, asked: Explain, _: &mut Self::Context) {
+        let now = (self.now)();
+        let answer = match asked.question {
+            Question::Job(job_id) => Ok(self.placer.explain_job(job_id, now)),
+            Question::Wish { job, like: None, without: None, .. } => {
+                Ok(Some(self.placer.explain_wish(&job, now)))
+            }
+            Question::Wish { job, like, more, without } => {
+                self.placer.supposing(like.as_deref(), more, without).map_or_else(
+                    || Err(NoSuchWorker(like.unwrap_or_default())),
+                    |placer| Ok(Some(placer.explain_wish(&job, now))),
+                )
+            }
+        };
+        send(asked.reply, answer);
     }
 }
 

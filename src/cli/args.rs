@@ -46,6 +46,9 @@ pub(super) enum Command {
     Ps(PsArgs),
     /// Show all about a job
     Show(Jobs),
+    /// Say why a job waits, or where a spec would run, and what would help
+    #[command(alias = "why")]
+    Explain(ExplainArgs),
     /// Print a job's log
     Logs(LogsArgs),
     /// Wait until jobs have ended, and exit like the first that did not succeed
@@ -121,6 +124,26 @@ pub(super) struct OneJob {
     /// Id, its beginning or tail (4 characters or more), a name, or @last
     #[arg(value_name = "JOB")]
     pub(super) job: String,
+}
+
+/// `gpulayer explain`.
+#[derive(Debug, Args)]
+pub(super) struct ExplainArgs {
+    /// Id, its beginning or tail (4 characters or more), a name, or @last
+    #[arg(value_name = "JOB", required_unless_present = "spec", conflicts_with = "spec")]
+    pub(super) job: Option<String>,
+    /// Explain this spec (JSON, YAML, TOML) instead, without submitting it; `-` = standard input
+    #[arg(long, value_name = "FILE")]
+    pub(super) spec: Option<PathBuf>,
+    /// As if there were more idle workers like this one
+    #[arg(long, value_name = "WORKER", requires = "spec")]
+    pub(super) like: Option<String>,
+    /// So many more [default: 1]
+    #[arg(long, value_name = "N", requires = "like")]
+    pub(super) more: Option<u32>,
+    /// As if this job did not wait
+    #[arg(long, value_name = "JOB", requires = "spec")]
+    pub(super) without: Option<String>,
 }
 
 /// Several jobs.

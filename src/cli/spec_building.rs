@@ -130,7 +130,7 @@ fn given_text(flag: &'static str, path: &Path) -> Result<String, CliError> {
     })
 }
 
-fn read_file(path: &Path) -> Result<Map<String, Value>, CliError> {
+pub(super) fn read_file(path: &Path) -> Result<Map<String, Value>, CliError> {
     let text = given_text("--spec", path)?;
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let (format, value) = match extension {

@@ -61,6 +61,7 @@ error_codes! {
     RequestTimeout "request_timeout" 408 true "The request took too long to arrive.",
     StaleEpoch "stale_epoch" 409 false "The message belongs to an earlier placement or contradicts the first answer.",
     TaskEnded "task_ended" 409 false "The task has ended.",
+    NotWaiting "not_waiting" 409 false "The job does not wait for a worker.",
     JobNotEnded "job_not_ended" 409 false "The job has not ended.",
     NameTaken "name_taken" 409 false "Another one that is still valid has this name.",
     LastAdmin "last_admin" 409 false "It is the last admin token that is valid.",

@@ -130,6 +130,7 @@ impl House {
             record_upload: supervisor.clone().recipient(),
             prepare_stop: supervisor.clone().recipient(),
             storage: supervisor.recipient(),
+            explain_queue: scheduler.clone().recipient(),
             explain: scheduler.recipient(),
         };
         let desk = FrontDesk::new(desk_tells, timing, remembered, open_session).start();

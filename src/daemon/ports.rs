@@ -67,6 +67,7 @@ fn client_desk(desk: &Addr<FrontDesk>) -> Desk {
         purge_job: desk.clone().recipient(),
         watch_job: desk.clone().recipient(),
         explain_queue: desk.clone().recipient(),
+        explain: desk.clone().recipient(),
         count_jobs: desk.clone().recipient(),
         who_holds: desk.clone().recipient(),
         change_drain: desk.clone().recipient(),

@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 use super::refusal::Refusal;
 use crate::actors::messages::Reply;
 use crate::actors::messages::front_desk::{
-    Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, ExplainQueue, Heartbeat,
-    ListWorkers, MakeToken, PurgeJob, RecordAct, RecordUpload, RegisterWorker, ReportTasks, ResumeWorker,
-    RevokeToken, RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds,
+    Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, Explain, ExplainQueue,
+    Heartbeat, ListWorkers, MakeToken, PurgeJob, RecordAct, RecordUpload, RegisterWorker, ReportTasks,
+    ResumeWorker, RevokeToken, RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds,
 };
 
 macro_rules! desk {
@@ -28,6 +28,7 @@ desk! {
     purge_job: PurgeJob,
     watch_job: WatchJob,
     explain_queue: ExplainQueue,
+    explain: Explain,
     count_jobs: CountJobs,
     who_holds: WhoHolds,
     change_drain: ChangeDrain,

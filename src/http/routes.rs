@@ -9,6 +9,7 @@ use super::caller::Access;
 use super::edge;
 
 mod artifacts;
+mod explain;
 mod fleet;
 mod job;
 mod list;
@@ -84,6 +85,8 @@ routes! {
     "/v1/jobs/{job_id}/cancel" => { POST Submitter job::cancel }
     "/v1/jobs/{job_id}/retry" => { POST Submitter job::retry }
     "/v1/jobs/{job_id}/tasks" => { GET Client job::tasks }
+    "/v1/jobs/{job_id}/explain" => { GET Client explain::job }
+    "/v1/explain" => { POST Client explain::what_if }
     "/v1/jobs/{job_id}/outputs" => { GET Client job::outputs }
     "/v1/jobs/{job_id}/undeclared/{path:.+}" => { GET Client job::undeclared }
     "/v1/events" => { GET Client sequences::feed }

@@ -142,8 +142,9 @@ fn a_quota_is_the_first_reason_and_more_workers_can_be_supposed() {
     assert!(explanation.summary.starts_with("project vision has all the GPUs"), "{}", explanation.summary);
     let other = wish(JobId::from_u128(2), 0, "speech".into(), one, NOW);
     assert_eq!(placer.explain_wish(&other, NOW).verdict, Verdict::NotNow);
-    let more = placer.with_more(worker(1), 2).explain_wish(&other, NOW);
+    let more = placer.supposing(Some("w1"), 2, None).unwrap().explain_wish(&other, NOW);
     assert_eq!(more.verdict, Verdict::Fits);
+    assert!(placer.supposing(Some("w9"), 1, None).is_none());
     assert!(
         more.workers.iter().any(|answer| answer.workers == ["w1+2", "w1+1"] || answer.workers.len() == 2)
     );

@@ -227,3 +227,38 @@ fn an_artifact_that_is_there_already_is_fine() {
     assert!(stderr(&other).contains("overwrite with --force"), "{other:?}");
     assert!(house.run(&["down", "--yes"]).status.success());
 }
+
+#[test]
+fn explain_says_who_lacks_what_and_which_change_would_help() {
+    let house = House::new();
+    std::fs::create_dir_all(house.home()).unwrap();
+    std::fs::write(house.home().join("config.toml"), "worker_cpus = 2\n").unwrap();
+    running(&house);
+    let spec = house.path().join("spec.json");
+    let ask = |cpus: u32| {
+        let text =
+            format!(r#"{{"workload":{{"command":{{"argv":["true"]}}}},"resources":{{"cpus":{cpus}}}}}"#);
+        std::fs::write(&spec, text).unwrap();
+        let output = house.run(&["explain", "--spec", "spec.json"]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = ask(1);
+    assert!(said.starts_with("a job of this spec finds room now\n"), "{said}");
+    let said = ask(2);
+    assert!(said.contains("has to wait") && said.contains("needs 2 CPUs, 1 free of 2"), "{said}");
+    assert!(said.ends_with("It would start now with any of these:\n  1 CPU instead of 2\n"), "{said}");
+    assert!(ask(64).contains("fits on no worker there is"));
+
+    let submit = ["submit", "--source", "none", "--cpus", "2", "--name", "waits", "--", "true"];
+    assert!(house.run(&submit).status.success());
+    let said = String::from_utf8(house.run(&["why", "waits"]).stdout).unwrap();
+    assert!(said.contains("has to wait") && said.contains("no job is served before it"), "{said}");
+    let running = house.run(&["explain", "@last", "--json"]);
+    assert!(running.status.success(), "{running:?}");
+    assert!(house.run(&["cancel", "waits"]).status.success());
+    let over = house.run(&["explain", "waits"]);
+    assert_eq!(over.status.code(), Some(1));
+    assert!(stderr(&over).contains("does not wait for a worker: it is cancelled"), "{over:?}");
+    assert!(house.run(&["down", "--yes"]).status.success());
+}

@@ -26,6 +26,8 @@ const DOORS: &[(&str, &str, Access)] = &[
     ("POST", "/v1/jobs/{job_id}/cancel", Access::Submitter),
     ("POST", "/v1/jobs/{job_id}/retry", Access::Submitter),
     ("GET", "/v1/jobs/{job_id}/tasks", Access::Client),
+    ("GET", "/v1/jobs/{job_id}/explain", Access::Client),
+    ("POST", "/v1/explain", Access::Client),
     ("GET", "/v1/jobs/{job_id}/outputs", Access::Client),
     ("GET", "/v1/jobs/{job_id}/undeclared/{path:.+}", Access::Client),
     ("GET", "/v1/events", Access::Client),

@@ -226,6 +226,7 @@ impl FakeDesk {
             purge_job: desk.clone().recipient(),
             watch_job: desk.clone().recipient(),
             explain_queue: desk.clone().recipient(),
+            explain: desk.clone().recipient(),
             count_jobs: desk.clone().recipient(),
             who_holds: desk.clone().recipient(),
             change_drain: desk.clone().recipient(),
@@ -316,6 +317,19 @@ handles! {
     }
     ExplainQueue => |shared, call| {
         let _ = call.reply.send(Some(shared.reason.lock().clone()));
+    }
+    Explain => |shared, call| {
+        let placer = gpulayer::domain::placement::Placer::new(Default::default());
+        let answer = match call.question {
+            Question::Wish { like: Some(name), .. } => Err(NoSuchWorker(name)),
+            Question::Wish { job, .. } => Ok(Some(placer.explain_wish(&job, clock::now()))),
+            Question::Job(job_id) => {
+                let wish = gpulayer::domain::placement::wish(job_id, 0, "p".into(), Default::default(), clock::now());
+                let summary = shared.reason.lock().clone();
+                Ok(Some(gpulayer::contract::explain::Explanation { summary, ..placer.explain_wish(&wish, clock::now()) }))
+            }
+        };
+        let _ = call.reply.send(answer);
     }
     WhoHolds => |shared, call| {
         let _ = call.reply.send(*shared.holder.lock());

@@ -5,6 +5,7 @@ mod access;
 mod artifacts;
 mod desk;
 mod documents;
+mod explain;
 mod fleet;
 mod idempotency;
 mod jobs;

@@ -7,6 +7,7 @@ use actix::Message;
 
 use super::Reply;
 use crate::contract::artifact::Digest;
+use crate::contract::explain::Explanation;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::{
@@ -20,6 +21,7 @@ use crate::credentials::known::Pass;
 use crate::domain::change::{JobRecord, TokenRecord, Uploader, UsedKey};
 pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
+use crate::domain::placement::QueuedJob;
 
 /// A keyed call's outcome (CONTRACT, Requests and answers, `Idempotency-Key`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +138,39 @@ pub struct ExplainQueue {
     /// One line, grouped per worker; `None` when it does not wait.
     pub reply: Reply<Option<String>>,
 }
+
+/// Why, and what would help?
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Explain {
+    /// Of what.
+    pub question: Question,
+    /// `None` when that job does not wait.
+    pub reply: Reply<Result<Option<Explanation>, NoSuchWorker>>,
+}
+
+/// What is to be explained.
+#[derive(Debug)]
+pub enum Question {
+    /// Why this job waits.
+    Job(JobId),
+    /// How this one would stand, which nobody submitted.
+    Wish {
+        /// It.
+        job: Box<QueuedJob>,
+        /// As if there were more workers like this one (name or id).
+        like: Option<String>,
+        /// So many.
+        more: u32,
+        /// As if this one did not wait.
+        without: Option<JobId>,
+    },
+}
+
+/// No worker has the name or id that a question named.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no worker is called `{0}`")]
+pub struct NoSuchWorker(pub String);
 
 /// Who holds the places, if that is simple?
 #[derive(Debug, Message)]

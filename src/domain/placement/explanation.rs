@@ -175,11 +175,20 @@ impl Placer {
         None
     }
 
-    /// As if there were more idle workers like this one.
-    pub fn with_more(&self, like: WorkerId, more: u32) -> Self {
+    /// A copy as if there were so many more idle workers like this one (name or id), and as if that job did not wait;
+    /// `None` when there is no such worker.
+    pub fn supposing(&self, like: Option<&str>, more: u32, without: Option<JobId>) -> Option<Self> {
         let mut placer = self.clone();
-        placer.pool.multiply(like, more);
-        placer
+        if let Some(like) = like {
+            let called = |worker: &&PoolWorker| worker.name == like || worker.id.to_string() == like;
+            let id = self.pool.workers().find(called)?.id;
+            placer.pool.multiply(id, more);
+        }
+        if let Some(job_id) = without {
+            placer.queue.remove(job_id);
+            placer.drop_reservation(job_id);
+        }
+        Some(placer)
     }
 }
 

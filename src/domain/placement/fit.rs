@@ -393,7 +393,7 @@ fn plain(millis: u64) -> Cpus {
     Cpus::from_millis(u32::try_from(millis).unwrap_or(u32::MAX))
 }
 
-struct Cores(u64);
+pub(super) struct Cores(pub(super) u64);
 
 impl fmt::Display for Cores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::fit::{Bytes, Wants};
+use super::fit::{Bytes, Cores, Wants};
 use super::{Pool, Shape};
 use crate::contract::explain::Suggestion;
 use crate::contract::quantity::Cpus;
@@ -122,9 +122,15 @@ fn cpus(shape: &Shape, pool: &Pool) -> Vec<Change> {
         .rev()
         .map(|millis| {
             let (now, then) = (said(asked), said(millis));
-            change(shape, format!("{then} CPUs instead of {now}"), "/resources/cpus", json!(then), |shape| {
-                shape.resources.cpus = then;
-            })
+            change(
+                shape,
+                format!("{} instead of {now}", Cores(millis)),
+                "/resources/cpus",
+                json!(then),
+                |shape| {
+                    shape.resources.cpus = then;
+                },
+            )
         })
         .collect()
 }

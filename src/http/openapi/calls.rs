@@ -5,6 +5,7 @@ use utoipa::openapi::schema::Type;
 use super::{Call, Content, Parameter, named, of};
 use crate::contract::artifact::{MissingAnswer, MissingRequest, OutputFile, PartialUpload};
 use crate::contract::event::Event;
+use crate::contract::explain::{Explanation, WhatIf};
 use crate::contract::job::{BatchAnswer, BatchRequest, CancelRequest, Job, Page, Sequence};
 use crate::contract::log::LogLine;
 use crate::contract::protocol::{
@@ -103,6 +104,19 @@ fn jobs() -> Vec<Call> {
         },
         post("/v1/jobs/{job_id}/cancel", "Stop a job", Json(of::<CancelRequest>()), 200, Json(of::<Job>())),
         post("/v1/jobs/{job_id}/retry", "Repeat an ended job as a new one", Nothing, 201, Json(of::<Job>())),
+        get(
+            "/v1/jobs/{job_id}/explain",
+            "Why a job waits, and what would let it run",
+            &[],
+            Json(of::<Explanation>()),
+        ),
+        post(
+            "/v1/explain",
+            "Where a spec would run, without submitting it",
+            Json(of::<WhatIf>()),
+            200,
+            Json(of::<Explanation>()),
+        ),
         get(
             "/v1/jobs/{job_id}/tasks",
             "The job's placements, oldest first",

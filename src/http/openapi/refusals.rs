@@ -79,6 +79,9 @@ fn codes(call: &Call, access: Access) -> Vec<ErrorCode> {
     if by_worker {
         codes.extend([E::StaleEpoch, E::TaskEnded, E::Superseded, E::IdentityInUse]);
     }
+    if call.path.ends_with("/explain") {
+        codes.extend([E::NotWaiting, E::InvalidSpec, E::NotSupported, E::NotFound]);
+    }
     if super::is_keyed(call) {
         codes.extend([
             E::IdempotencyKeyReused,

@@ -235,7 +235,7 @@ fn one_fault(pointer: &str, code: &str, detail: &str) -> Refusal {
     )
 }
 
-fn options(request: &HttpRequest, client: &Client) -> ReadOptions {
+pub fn options(request: &HttpRequest, client: &Client) -> ReadOptions {
     let strict = body::wants_strict(request);
     ReadOptions { strict, allow_absolute_cwd: client.local }
 }

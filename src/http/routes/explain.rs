@@ -1,0 +1,88 @@
+//! Why a job waits, and where a spec would run.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+
+use crate::actors::messages::front_desk::{Explain, Question};
+use crate::clock;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::explain::WhatIf;
+use crate::contract::job::JobState;
+use crate::contract::problem::Fault;
+use crate::domain::placement::{Shape, wish};
+use crate::domain::spec;
+use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
+use crate::http::caller::Client;
+use crate::http::desk;
+use crate::http::query::Query;
+use crate::http::reading::job_id_in;
+use crate::http::refusal::Refusal;
+use crate::http::routes::submit;
+use crate::http::state::EdgeState;
+use crate::http::submission::with_project;
+
+/// Workers that may be supposed.
+const MOST_SUPPOSED: u32 = 1000;
+
+/// Why a job waits. One that does not is refused with where it stands.
+pub async fn job(
+    request: HttpRequest,
+    path: web::Path<String>,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let id = job_id_in(&path)?;
+    Query::none(&request)?;
+    let job = state.job(&client, id)?;
+    if job.state == JobState::Queued {
+        let question = Question::Job(id);
+        let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
+        if let Ok(Some(explanation)) = answer {
+            return Ok(HttpResponse::Ok().json(explanation));
+        }
+    }
+    let waits_for = job.queue_reason.filter(|_| job.state == JobState::Queued);
+    let why = waits_for.map_or_else(
+        || format!("job {id} does not wait for a worker: it is {}", job.state.word()),
+        |reason| format!("job {id} does not wait for a worker yet: {reason}"),
+    );
+    Err(Refusal::new(ErrorCode::NotWaiting, why))
+}
+
+/// Where a spec would run, without submitting it.
+pub async fn what_if(
+    request: HttpRequest,
+    payload: web::Payload,
+    client: Client,
+    state: web::Data<EdgeState>,
+) -> Result<HttpResponse, Refusal> {
+    let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
+    Query::none(&request)?;
+    let fields = ["spec", "like", "more", "without"];
+    let Asked { asked, .. } = body::parse_object::<WhatIf>(&request, &bytes, &fields)?;
+    let options = submit::options(&request, &client);
+    let read = spec::read(&with_project(asked.spec, &client), "/spec", options).map_err(Refusal::spec)?;
+    if let Some(without) = asked.without {
+        state.check_seen(&client, without)?;
+    }
+    let more = asked.more.unwrap_or(1);
+    if more > MOST_SUPPOSED {
+        let detail = format!("a number from 0 to {MOST_SUPPOSED} is expected");
+        let fault = Fault { pointer: "/more".to_owned(), code: "invalid".to_owned(), detail };
+        return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
+    }
+    let (now, shape) = (clock::now(), Shape::of(&read.spec).into());
+    let job = wish(clock::job_id(), read.spec.priority, read.spec.project.as_str().into(), shape, now);
+    let question = Question::Wish { job: Box::new(job), like: asked.like, more, without: asked.without };
+    let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
+    match answer {
+        Ok(explanation) => Ok(HttpResponse::Ok().json(explanation)),
+        Err(unknown) => {
+            let fault = Fault {
+                pointer: "/like".to_owned(),
+                code: "invalid".to_owned(),
+                detail: unknown.to_string(),
+            };
+            Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]))
+        }
+    }
+}

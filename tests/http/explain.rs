@@ -1,0 +1,34 @@
+//! `…/explain`: nothing is submitted, and faults are told in the place where they are.
+
+use gpulayer::contract::job::JobState;
+use serde_json::json;
+
+use crate::stand::{CLIENT, Stand, VIEWER};
+
+#[test]
+fn a_spec_is_judged_and_not_submitted() {
+    let stand = Stand::start();
+    let ask = |body: &serde_json::Value| stand.tcp("POST", "/v1/explain").token(VIEWER).json(body).send();
+    let spec = json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine"});
+    let said = ask(&json!({"spec": spec})).ok(200).json();
+    assert_eq!((&said["verdict"], &said["summary"]), (&json!("not_now"), &json!("no worker is connected")));
+    let jobs = stand.tcp("GET", "/v1/jobs").token(CLIENT).send().ok(200).json();
+    assert_eq!(jobs["items"], json!([]));
+    let faulty = ask(&json!({"spec": {"workload": {}, "priority": 1000}})).ok(422);
+    assert!(faulty.pointers().contains(&"/spec/priority".to_owned()), "{:?}", faulty.pointers());
+    assert_eq!(ask(&json!({"spec": spec, "like": "box"})).ok(422).pointers(), ["/like"]);
+    assert_eq!(ask(&json!({"spec": spec, "more": 100_000})).ok(422).pointers(), ["/more"]);
+}
+
+#[test]
+fn only_a_job_that_waits_can_be_explained() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    let path = format!("/v1/jobs/{id}/explain");
+    let said = stand.tcp("GET", &path).token(CLIENT).send().ok(200).json();
+    assert!(!said["summary"].as_str().unwrap().is_empty());
+    stand.shared.moved(id, JobState::Succeeded);
+    let refused = stand.tcp("GET", &path).token(CLIENT).send().ok(409);
+    assert_eq!(refused.code(), "not_waiting");
+    assert!(refused.json()["detail"].as_str().unwrap().contains("it is succeeded"));
+}
