@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path, file: &toml::Table) -> Result<BTreeMap<String, P
                     policy.preemptible = value.as_bool().ok_or_else(|| bad(at(key), "`true` or `false`"))?;
                 }
                 unknown => {
-                    let near = nearest(unknown, KEYS.into_iter());
+                    let near = nearest(unknown, KEYS);
                     let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
                     return Err(ConfigError::UnknownKey { path: path.to_owned(), key: at(unknown), hint });
                 }

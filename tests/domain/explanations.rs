@@ -150,8 +150,10 @@ fn a_quota_is_the_first_reason_and_more_workers_can_be_supposed() {
     );
 }
 
-/// Machines of cores, GiB, GPUs of a memory, and whether they have a label.
-fn machines() -> impl Strategy<Value = Vec<(u32, u64, Vec<(u64, bool)>, bool)>> {
+/// Cores, GiB, the memory of each GPU and whether it can be used, and whether there is a label.
+type Machine = (u32, u64, Vec<(u64, bool)>, bool);
+
+fn machines() -> impl Strategy<Value = Vec<Machine>> {
     let gpus =
         prop::collection::vec((prop::sample::select(vec![24u64, 80]), prop::bool::weighted(0.8)), 0..4);
     prop::collection::vec((1u32..6, 1u64..6, gpus, any::<bool>()), 1..4)

@@ -4,8 +4,11 @@
 use super::Shape;
 use crate::contract::spec::{GpuCount, GpuRequest};
 
+/// A name, the vendor of its GPUs, and its framework with what that computes on.
+type Profile = (&'static str, Option<&'static str>, Option<(&'static str, &'static str)>);
+
 /// What each stands for.
-const TABLE: &[(&str, Option<&str>, Option<(&str, &str)>)] = &[
+const TABLE: &[Profile] = &[
     ("cpu", None, None),
     ("pytorch-cpu", None, Some(("torch", "cpu"))),
     ("pytorch-cuda", Some("nvidia"), Some(("torch", "cuda"))),

@@ -8,8 +8,6 @@ use crate::contract::spec::{JobSpec, Python, Run, Secret, Workload};
 use crate::domain::placement::PROFILES;
 use crate::domain::secrets::SecretRef;
 
-/// Profiles by name.
-
 /// Which GPUs a program sees is GPUlayer's to say: it grants them.
 const DEVICE_VARIABLES: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
