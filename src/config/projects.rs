@@ -11,7 +11,7 @@ use crate::domain::spec::nearest;
 
 /// The name of the table.
 pub(super) const TABLE: &str = "projects";
-const KEYS: [&str; 5] = ["share", "max_cpus", "max_gpus", "max_queued", "preemptible"];
+const KEYS: [&str; 4] = ["share", "max_cpus", "max_gpus", "preemptible"];
 /// The largest share: enough to tell projects apart, and sums of them stay small.
 const MAX_SHARE: i64 = 1_000_000;
 
@@ -31,7 +31,6 @@ pub(super) fn read(path: &Path, file: &toml::Table) -> Result<BTreeMap<String, P
         };
         let mut policy = ProjectPolicy::default();
         for (key, value) in entry {
-            let limit = || value.as_integer().and_then(|most| u64::try_from(most).ok());
             match key.as_str() {
                 "share" => {
                     let share = value.as_integer().filter(|share| (1..=MAX_SHARE).contains(share));
@@ -47,10 +46,8 @@ pub(super) fn read(path: &Path, file: &toml::Table) -> Result<BTreeMap<String, P
                     policy.max_cpu_millis = Some(millis as u64);
                 }
                 "max_gpus" => {
-                    policy.max_gpus = Some(limit().ok_or_else(|| bad(at(key), "a number of GPUs"))?);
-                }
-                "max_queued" => {
-                    policy.max_queued = Some(limit().ok_or_else(|| bad(at(key), "a number of jobs"))?);
+                    let most = value.as_integer().and_then(|most| u64::try_from(most).ok());
+                    policy.max_gpus = Some(most.ok_or_else(|| bad(at(key), "a number of GPUs"))?);
                 }
                 "preemptible" => {
                     policy.preemptible = value.as_bool().ok_or_else(|| bad(at(key), "`true` or `false`"))?;
@@ -79,7 +76,6 @@ read when the server starts. A project that is not named there has a share of 1 
 share = 3            # is due three times what a project with 1 is
 max_cpus = 64        # of its running tasks together
 max_gpus = 8         # of its running tasks together
-max_queued = 10000   # waiting jobs; more are refused (429 `quota_exceeded`)
 preemptible = true   # its tasks may be stopped for jobs of a higher priority, and are queued again then
 ```
 "#;
