@@ -150,9 +150,9 @@ fn main() -> anyhow::Result<()> {
     let after_jobs = resident_bytes();
 
     let mut running: Vec<(WorkerId, Place)> = Vec::new();
-    let mut pass = |placer: &mut Placer,
-                    second: i64,
-                    running: &mut Vec<(WorkerId, Place)>|
+    let pass = |placer: &mut Placer,
+                second: i64,
+                running: &mut Vec<(WorkerId, Place)>|
      -> anyhow::Result<(Pass, Duration)> {
         let now = Timestamp::from_micros(second * 1_000_000);
         let began = Instant::now();

@@ -253,6 +253,8 @@ mod tests {
             attempt: 1,
             assigned_at: Default::default(),
             memory_bytes: None,
+            gpus: Vec::new(),
+            weight: 1,
         };
         let known = |state| Some((&record, state));
         assert!(!may_stay(worker, &held(TASK), None));
