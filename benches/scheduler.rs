@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,8 +40,9 @@ fn worker(number: u32) -> Input {
         uuid: format!("GPU-{number:06}-{index}"),
         vendor: GpuVendor::Nvidia,
         index,
-        model: if number % 4 == 0 { "NVIDIA H100 80GB HBM3" } else { "NVIDIA A100-SXM4-40GB" }.to_owned(),
-        memory_bytes: if number % 4 == 0 { 80 * GIB } else { 40 * GIB },
+        model: if number.is_multiple_of(4) { "NVIDIA H100 80GB HBM3" } else { "NVIDIA A100-SXM4-40GB" }
+            .to_owned(),
+        memory_bytes: if number.is_multiple_of(4) { 80 * GIB } else { 40 * GIB },
         memory_kind: MemoryKind::Dedicated,
         compute_capability: None,
         pci_address: None,
@@ -81,7 +83,7 @@ fn shapes(random: &mut StdRng) -> Vec<Arc<Shape>> {
             Box::new(GpuRequest {
                 count: GpuCount::Count(count),
                 vendor: None,
-                memory_bytes: (number % 3 == 0).then_some(60 * GIB),
+                memory_bytes: (number.is_multiple_of(3)).then_some(60 * GIB),
                 memory_kind: None,
                 models: Vec::new(),
                 min_compute_capability: None,
@@ -94,7 +96,7 @@ fn shapes(random: &mut StdRng) -> Vec<Arc<Shape>> {
             gpus,
             ..Resources::default()
         };
-        let bound_s = (number % 2 == 0).then(|| Seconds::new(600 * (1 + number as u64)));
+        let bound_s = (number.is_multiple_of(2)).then(|| Seconds::new(600 * (1 + number as u64)));
         Arc::new(Shape { resources, bound_s, ..Shape::default() })
     };
     (0..SHAPES).map(shape).collect()
@@ -177,7 +179,8 @@ fn main() -> anyhow::Result<()> {
     }
     let whole: Duration = spans.iter().sum();
     spans.sort_unstable();
-    println!(
+    writeln!(
+        std::io::stdout(),
         "{}",
         json!({
             "jobs": args.jobs,
@@ -195,6 +198,6 @@ fn main() -> anyhow::Result<()> {
             "end_checks_per_pass": checks as f64 / ENDS as f64,
             "floor_us": floor(args.jobs).as_secs_f64() * 1e6,
         })
-    );
+    )?;
     Ok(())
 }
