@@ -4,6 +4,7 @@
 pub mod change;
 pub mod clock_note;
 pub mod credentials;
+pub mod dependency;
 pub mod disk;
 pub mod job;
 pub mod lease;

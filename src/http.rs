@@ -18,6 +18,7 @@ mod newcomers;
 mod openapi;
 mod query;
 mod reading;
+mod references;
 mod refusal;
 pub mod routes;
 mod server;

@@ -13,6 +13,7 @@
 
 mod alarms;
 mod clients;
+mod dependants;
 mod draining;
 mod keys;
 pub mod restore;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 
 use self::alarms::Alarms;
+use self::dependants::{Dependants, over};
 use self::keys::Keys;
 use self::restore::Restoration;
 use self::speech::{Speech, Speeches};
@@ -104,6 +106,7 @@ pub struct JobSupervisor {
     position: u64,
     speeches: Speeches,
     watchers: Watchers,
+    dependants: Dependants,
     alarms: Alarms,
     timer: Option<SpawnHandle>,
     keys: Keys,
@@ -169,6 +172,7 @@ impl JobSupervisor {
             position: restored.position,
             speeches: Speeches::default(),
             watchers: Watchers::default(),
+            dependants: Dependants::default(),
             alarms: Alarms::default(),
             timer: None,
             held_specs: 0,
@@ -300,10 +304,11 @@ impl JobSupervisor {
     }
 
     fn forget_job(&mut self, job_id: JobId) {
-        if let Some(job) = self.jobs.remove(&job_id)
-            && job.spec.is_some()
-        {
-            self.held_specs = self.held_specs.saturating_sub(1);
+        if let Some(job) = self.jobs.remove(&job_id) {
+            if job.spec.is_some() {
+                self.held_specs = self.held_specs.saturating_sub(1);
+            }
+            self.note_over(job_id, over(&job));
         }
         if self.jobs.capacity() > 4 * self.jobs.len().max(4_096) {
             self.jobs.shrink_to(2 * self.jobs.len());
@@ -398,7 +403,10 @@ impl Actor for JobSupervisor {
         for taken in std::mem::take(&mut self.stale_holdings) {
             self.tells.taken.do_send(taken);
         }
-        self.commit(ctx, ledger, &[]);
+        let waiting: Vec<JobId> =
+            self.jobs.values().filter(|job| !job.waits().is_empty()).map(|job| job.id).collect();
+        let moved = self.await_dependencies(&mut ledger, &waiting);
+        self.commit(ctx, ledger, &moved);
         self.speak();
     }
 }
@@ -406,9 +414,10 @@ impl Actor for JobSupervisor {
 impl Handler<Durable> for JobSupervisor {
     type Result = ();
 
-    fn handle(&mut self, durable: Durable, _: &mut Self::Context) {
+    fn handle(&mut self, durable: Durable, ctx: &mut Self::Context) {
         self.speeches.advance(durable.through);
         self.speak();
+        self.judge_dependants(ctx);
     }
 }
 

@@ -254,9 +254,10 @@ fn lacks_artifacts(error: &CliError) -> bool {
 
 /// One `--after JOB[:ended]`.
 async fn dependency(client: &Client, given: &str) -> Result<serde_json::Value, CliError> {
+    // A name may have a colon in it.
     let (job, when) = match given.rsplit_once(':') {
-        Some((job, when)) => (job, when),
-        None => (given, "succeeded"),
+        Some((job, when @ ("succeeded" | "ended"))) => (job, when),
+        _ => (given, "succeeded"),
     };
     let id = job_choice::one(client, job).await?;
     Ok(serde_json::json!({ "job": id, "when": when }))

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::dependency::Wait;
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::Event;
@@ -22,6 +23,10 @@ pub enum Change {
     JobInserted(Box<JobRecord>, JobStanding),
     /// A job moved, or something about it changed.
     JobMoved(JobId, JobStanding),
+    /// The jobs that have to be over before this one is placed; empty = none any more.
+    JobWaits(JobId, Vec<Wait>),
+    /// Outputs of other jobs became inputs of a job that waits: its spec, and all artifacts that it names now.
+    InputsFilled(JobId, Arc<str>, Vec<Digest>),
     /// A job's collected files, at its end.
     JobResults(JobId, Arc<JobResults>),
     /// An ended job and all that belongs to it goes.

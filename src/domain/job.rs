@@ -7,12 +7,14 @@ mod loss;
 mod place;
 mod report;
 mod stop;
+mod waits;
 
 use std::sync::Arc;
 
 use serde_json::json;
 
 use super::change::{Change, JobRecord, JobStanding, StopCause, TaskStanding};
+use super::dependency::Wait;
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
 use super::placement::{Grant, Holding, Place, Shape};
 use crate::contract::artifact::Digest;
@@ -64,6 +66,8 @@ pub struct LiveJob {
     not_before: Option<Timestamp>,
     /// What this attempt asks for, once it has grown above the spec's request.
     memory_bytes: Option<u64>,
+    /// Jobs that have to be over before this one is placed.
+    waits: Vec<Wait>,
     stage: Stage,
 }
 
@@ -145,6 +149,8 @@ pub struct Restored {
     pub shape: Arc<Shape>,
     /// Whose share it counts towards.
     pub project: Arc<str>,
+    /// Jobs that have to be over before it is placed.
+    pub waits: Vec<Wait>,
     /// The rest. Its `memory_bytes` is in `shape` already.
     pub standing: JobStanding,
     /// Its task that has not ended, with its spec.
@@ -154,6 +160,17 @@ pub struct Restored {
 impl LiveJob {
     /// Accepts a job: it is queued from now on.
     pub fn accept(ledger: &mut Ledger, record: Box<JobRecord>, spec: SharedSpec, shape: Arc<Shape>) -> Self {
+        Self::accept_after(ledger, record, spec, shape, Vec::new())
+    }
+
+    /// Accepts a job that waits for others.
+    pub fn accept_after(
+        ledger: &mut Ledger,
+        record: Box<JobRecord>,
+        spec: SharedSpec,
+        shape: Arc<Shape>,
+        waits: Vec<Wait>,
+    ) -> Self {
         let mut job = Self {
             id: record.id,
             priority: record.priority,
@@ -173,10 +190,14 @@ impl LiveJob {
             started_at: None,
             not_before: None,
             memory_bytes: None,
+            waits,
             stage: Stage::Queued,
         };
         ledger.change(Change::JobInserted(record, job.standing()));
         job.event_seq = 0;
+        if !job.waits.is_empty() {
+            ledger.change(Change::JobWaits(job.id, job.waits.clone()));
+        }
         job.event(ledger, None, EventType::JobQueued, json!({"cause": "submitted"}));
         job.enqueue(ledger);
         job
@@ -184,7 +205,7 @@ impl LiveJob {
 
     /// Rebuilds a live job from the store. Tells nothing: see [`LiveJob::rederive`].
     pub fn restore(restored: Restored) -> Self {
-        let Restored { id, priority, submitted_at, queue_deadline, shape, project, standing, task } =
+        let Restored { id, priority, submitted_at, queue_deadline, shape, project, waits, standing, task } =
             restored;
         let stage = match task {
             None => Stage::Queued,
@@ -221,6 +242,7 @@ impl LiveJob {
             started_at: standing.started_at,
             not_before: standing.not_before,
             memory_bytes: standing.memory_bytes,
+            waits,
             stage,
         }
     }
@@ -368,6 +390,9 @@ impl LiveJob {
 
     fn enqueue(&self, ledger: &mut Ledger) {
         self.arm_queue_timeout(ledger);
+        if !self.waits.is_empty() {
+            return;
+        }
         match self.not_before {
             Some(time) if time > ledger.now => ledger.tell(Notice::Wake(time, Alarm::BackoffOver(self.id))),
             _ => ledger.tell(Notice::Queued(self.id)),
@@ -416,6 +441,7 @@ impl LiveJob {
         task: Option<(TaskId, Box<Finish>)>,
         cancelled_at: Option<Timestamp>,
     ) {
+        self.wait_no_more(ledger);
         let data = json!({"state": end.reason.job_state(), "end": &end});
         let task_id = task.as_ref().map(|(task_id, _)| *task_id);
         self.stage = Stage::Ended(Box::new(Ended {

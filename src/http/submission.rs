@@ -6,6 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::caller::Client;
+use super::references::{self, Earlier};
 use super::state::Ports;
 use crate::actors::messages::front_desk::NewJob;
 use crate::artifacts::{ArtifactError, ArtifactStore};
@@ -20,6 +21,7 @@ use crate::contract::spec::JobSpec;
 use crate::domain::change::JobRecord;
 use crate::domain::credentials::Grant;
 use crate::domain::placement::Shape;
+use crate::domain::dependency;
 use crate::domain::spec::{self, ReadOptions};
 use crate::store::{Reads, StoreError};
 
@@ -119,13 +121,15 @@ fn project_in(value: &Value) -> &str {
 }
 
 /// Reads one spec and makes a job of it. Pointers begin with `prefix`. Artifacts that it names are pinned, so that they
-/// are still there when the job is recorded; those that are not here are faults, told together with the others.
+/// are still there when the job is recorded; those that are not here are faults, told together with the others, and so
+/// are jobs that it names and the client cannot see. `batch`: the entries before this one.
 pub fn read_job(
     value: &Value,
     prefix: &str,
     options: ReadOptions,
     client: &Client,
     ports: &Ports,
+    batch: &[Option<Earlier>],
 ) -> Result<NewJob, Unreadable> {
     let bounds = Bounds::of(client, ports);
     let read = spec::read(value, prefix, options);
@@ -138,8 +142,16 @@ pub fn read_job(
         }
         Err(refused) => return Err(refused),
     };
+    let named = references::named(value, prefix, client, &ports.reads)?;
+    faults.extend(named.faults);
     match read {
-        Ok(read) if faults.is_empty() => Ok(new_job(read.spec, read.warnings, pinned, client.user(), None)?),
+        Ok(mut read) if faults.is_empty() => {
+            let mut names = references::put_ids(&mut read.spec, batch);
+            names.extend(named.names);
+            let waits = dependency::waits(&read.spec, |id| names.get(&id).cloned());
+            let job = new_job(read.spec, read.warnings, pinned, client.user(), None)?;
+            Ok(NewJob { waits, ..job })
+        }
         Ok(_) => Err(Unreadable::Faults(faults)),
         Err(mut found) => {
             found.extend(faults);
@@ -188,7 +200,7 @@ pub fn new_job(
         warnings,
         artifacts,
     };
-    Ok(NewJob { record: Box::new(record), spec: Arc::new(spec) })
+    Ok(NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new() })
 }
 
 /// The job as it stands right after its submission.
@@ -201,7 +213,7 @@ pub fn as_submitted(job: &NewJob) -> Result<Job, serde_json::Error> {
         labels: job.spec.labels.clone(),
         submitted_by: record.submitted_by.clone(),
         state: JobState::Queued,
-        queue_reason: None,
+        queue_reason: dependency::queue_reason(&job.waits),
         spec: Arc::from(RawValue::from_string(record.spec.as_ref().to_owned())?),
         attempt: 1,
         parent: None,

@@ -20,7 +20,7 @@ use crate::domain::change::{
 };
 
 /// JSON of a type of our own; these serialize without fail, and an empty text would be noticed when read.
-fn json(value: &impl serde::Serialize) -> String {
+pub fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 

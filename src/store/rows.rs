@@ -25,6 +25,7 @@ use crate::domain::change::{
     JobStanding, OutboxEntry, OutboxId, StopCause, TaskRecord, TaskStanding, TokenRecord, UsedKey,
     WorkerRecord,
 };
+use crate::domain::dependency::{self, Wait};
 use crate::domain::verdict::{binary, left_out};
 
 fn corrupt(what: &'static str) -> StoreError {
@@ -148,9 +149,13 @@ pub fn read_job(
     row: JobRow,
     standing: JobStandingRow,
     results: Option<JobResultsRow>,
+    waits: Option<String>,
 ) -> Result<Job, StoreError> {
     let standing = standing.read()?;
-    let queue_reason = next_attempt(&standing);
+    let queue_reason = match waits {
+        Some(waits) => dependency::queue_reason(&json::<Vec<Wait>>(&waits, "job_waits.waits")?),
+        None => next_attempt(&standing),
+    };
     let labels: BTreeMap<String, String> = json(&row.labels, "jobs.labels")?;
     let spec = RawValue::from_string(row.spec).map_err(|_| corrupt("jobs.spec"))?;
     let mut job = Job {

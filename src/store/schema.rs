@@ -47,6 +47,13 @@ diesel::table! {
 }
 
 diesel::table! {
+    job_waits (job_id) {
+        job_id -> Binary,
+        waits -> Text,
+    }
+}
+
+diesel::table! {
     late_results (task_id) {
         task_id -> Binary,
         job_id -> Binary,
@@ -176,11 +183,13 @@ diesel::table! {
 
 diesel::joinable!(job_standings -> jobs (job_id));
 diesel::joinable!(job_results -> jobs (job_id));
+diesel::joinable!(job_waits -> jobs (job_id));
 diesel::joinable!(task_standings -> tasks (task_id));
 diesel::allow_tables_to_appear_in_same_query!(
     jobs,
     job_standings,
     job_results,
+    job_waits,
     late_results,
     tasks,
     task_standings,

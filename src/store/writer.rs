@@ -14,13 +14,13 @@ use super::checkpoint::Checkpointer;
 use super::connection::{self, Role};
 use super::error::StoreError;
 use super::forms::{
-    EventForm, JobForm, JobResultsForm, JobStandingForm, LateResultsForm, OutboxForm, TaskForm,
+    self, EventForm, JobForm, JobResultsForm, JobStandingForm, LateResultsForm, OutboxForm, TaskForm,
     TaskStandingForm, TokenForm, UsedKeyForm, WorkerForm, signed,
 };
 use super::lock::StateLock;
 use super::schema::{
-    artifact_refs, artifact_uploads, events, job_results, job_standings, jobs, late_results, meta, outbox,
-    task_standings, tasks, tokens, used_keys, workers,
+    artifact_refs, artifact_uploads, events, job_results, job_standings, job_waits, jobs, late_results, meta,
+    outbox, task_standings, tasks, tokens, used_keys, workers,
 };
 use super::space::Ballast;
 use crate::contract::artifact::Digest;
@@ -203,6 +203,20 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             }
         }
         Change::JobMoved(..) | Change::TaskMoved(..) => {}
+        Change::JobWaits(id, waits) if waits.is_empty() => {
+            delete(job_waits::table.find(id.to_bytes())).execute(connection)?;
+        }
+        Change::JobWaits(id, waits) => {
+            replace_into(job_waits::table)
+                .values((job_waits::job_id.eq(id.to_bytes()), job_waits::waits.eq(forms::json(waits))))
+                .execute(connection)?;
+        }
+        Change::InputsFilled(id, spec, artifacts) => {
+            diesel::update(jobs::table.find(id.to_bytes()))
+                .set(jobs::spec.eq(&**spec))
+                .execute(connection)?;
+            refer(connection, *id, false, artifacts)?;
+        }
         Change::JobResults(id, results) => write_results(connection, *id, results)?,
         Change::LateResults(task_id, job_id, results) => {
             replace_into(late_results::table)
@@ -325,6 +339,7 @@ fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {
     delete(artifact_refs::table.filter(artifact_refs::job_id.eq(id))).execute(connection)?;
     delete(job_results::table.find(id)).execute(connection)?;
     delete(late_results::table.filter(late_results::job_id.eq(id))).execute(connection)?;
+    delete(job_waits::table.find(id)).execute(connection)?;
     delete(job_standings::table.find(id)).execute(connection)?;
     delete(jobs::table.find(id)).execute(connection)?;
     Ok(())

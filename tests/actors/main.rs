@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod credentials;
+mod dependants;
 mod drains;
 mod lease_reaper;
 mod persist_before_speak;

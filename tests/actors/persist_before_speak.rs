@@ -15,7 +15,9 @@ use gpulayer::actors::messages::job_supervisor::{
     LeaseExpired, PlacementProposed, SessionOpened, TasksReported,
 };
 use gpulayer::actors::messages::lease_reaper::{Forget, Started, Watch};
-use gpulayer::actors::messages::scheduler::{CapacityFreed, JobQueued, PlacementAccepted, PlacementRefused};
+use gpulayer::actors::messages::scheduler::{
+    CapacityFreed, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused,
+};
 use gpulayer::actors::messages::worker_session::{
     DrainDecided, Offer, SessionPorts, SessionRevoked, Settled, StopTask,
 };
@@ -64,7 +66,7 @@ pub struct Scene {
     pub revoked: Heard<SessionRevoked>,
     pub credentials: Arc<Credentials>,
     pub ports: SessionPorts,
-    _rest: (Heard<Started>, Heard<Forget>, Heard<Settled>),
+    _rest: (Heard<Started>, Heard<Forget>, Heard<Settled>, Heard<JobUnqueued>),
     pub store: Store,
     _folder: tempfile::TempDir,
 }
@@ -84,6 +86,7 @@ pub fn scene() -> Scene {
     )
     .unwrap();
     let (queued, heard_queued) = recorder();
+    let (unqueued, heard_unqueued) = recorder();
     let (accepted, heard_accepted) = recorder();
     let (refused, heard_refused) = recorder();
     let (freed, heard_freed) = recorder();
@@ -92,7 +95,7 @@ pub fn scene() -> Scene {
     let (forget, heard_forget) = recorder();
     let tells = SupervisorTells {
         queued,
-        unqueued: recorder().0,
+        unqueued,
         accepted,
         refused,
         freed,
@@ -145,7 +148,7 @@ pub fn scene() -> Scene {
         revoked,
         credentials,
         ports,
-        _rest: (heard_started, heard_forget, heard_settled),
+        _rest: (heard_started, heard_forget, heard_settled, heard_unqueued),
         store,
         _folder: folder,
     }
@@ -167,7 +170,7 @@ pub fn new_job(number: u128, spec: JobSpec) -> NewJob {
         warnings: vec![],
         artifacts: vec![],
     };
-    NewJob { record: Box::new(record), spec: Arc::new(spec) }
+    NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new() }
 }
 
 type Submitted = oneshot::Receiver<Result<Keyed<()>, SubmitRefusal>>;

@@ -10,9 +10,10 @@ use gpulayer::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::protocol::{Finish, Report};
 use gpulayer::contract::quantity::{Seconds, Timestamp};
-use gpulayer::contract::spec::{JobSpec, OnUnreachable};
+use gpulayer::contract::spec::{DependencyEnd, JobSpec, OnUnreachable};
 use gpulayer::contract::worker::{Phase, TaskState};
 use gpulayer::domain::change::{Change, JobRecord, JobStanding, TaskRecord, TaskStanding};
+use gpulayer::domain::dependency::{self, Over, Wait};
 use gpulayer::domain::job::{LiveJob, Placed, Restored, Stage};
 use gpulayer::domain::ledger::{Ledger, Notice, SharedSpec};
 use gpulayer::domain::placement::{Grant, Seated, Shape};
@@ -24,7 +25,7 @@ const WORKERS: u128 = 2;
 /// What may happen next. Indices are taken modulo what exists.
 #[derive(Debug, Clone)]
 enum Happening {
-    Submit { attempts: u32, retry_on: &'static str, wait: bool, queue_timeout: bool },
+    Submit { attempts: u32, retry_on: &'static str, wait: bool, queue_timeout: bool, after: Option<After> },
     Place { job: usize, worker: u128, stale: bool },
     Start { task: usize },
     Phase { task: usize },
@@ -43,12 +44,16 @@ enum Happening {
     TimePasses { seconds: u64 },
 }
 
+/// A dependency on an earlier job, taken modulo those that there are.
+type After = (usize, bool);
+
 fn happening() -> impl Strategy<Value = Happening> {
     let retry_on = prop_oneof![Just("worker_lost"), Just("any"), Just("user"), Just("infrastructure")];
     prop_oneof![
-        2 => (1..4u32, retry_on, any::<bool>(), any::<bool>()).prop_map(|(attempts, retry_on, wait, queue_timeout)| {
-            Happening::Submit { attempts, retry_on, wait, queue_timeout }
-        }),
+        2 => (1..4u32, retry_on, any::<bool>(), any::<bool>(), prop::option::of((0..JOBS, any::<bool>())))
+            .prop_map(|(attempts, retry_on, wait, queue_timeout, after)| {
+                Happening::Submit { attempts, retry_on, wait, queue_timeout, after }
+            }),
         6 => (0..JOBS, 0..WORKERS, prop::bool::weighted(0.1))
             .prop_map(|(job, worker, stale)| Happening::Place { job, worker, stale }),
         6 => (0..9usize).prop_map(|task| Happening::Start { task }),
@@ -76,6 +81,7 @@ struct Persisted {
     records: HashMap<JobId, JobRecord>,
     standings: HashMap<JobId, JobStanding>,
     tasks: Vec<(TaskRecord, TaskStanding)>,
+    waits: HashMap<JobId, Vec<Wait>>,
     position: u64,
 }
 
@@ -125,6 +131,10 @@ impl Persisted {
                 self.position += 1;
                 assert_eq!(event.position, self.position, "positions have no gaps");
             }
+            Change::JobWaits(job_id, waits) => {
+                assert!(!self.standings[job_id].state.ended() || waits.is_empty());
+                self.waits.insert(*job_id, waits.clone());
+            }
             Change::JobResults(..) => {}
             other => panic!("a job step does not write {other:?}"),
         }
@@ -140,6 +150,7 @@ impl Persisted {
             queue_deadline: record.queue_deadline,
             shape: live.shape.clone(),
             project: live.project.clone(),
+            waits: self.waits.get(&live.id).cloned().unwrap_or_default(),
             standing: self.standings[&live.id].clone(),
             task: task.map(|(task, row)| {
                 let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
@@ -160,6 +171,7 @@ struct World {
     /// Places taken, as the scheduler would count them: per task, until freed.
     taken: HashMap<JobId, i32>,
     stale: HashMap<TaskId, JobId>,
+    after: HashMap<JobId, (JobId, DependencyEnd)>,
 }
 
 impl World {
@@ -171,6 +183,7 @@ impl World {
             next_id: 100,
             taken: HashMap::new(),
             stale: HashMap::new(),
+            after: HashMap::new(),
         }
     }
 
@@ -200,6 +213,10 @@ impl World {
         }
         for notice in ledger.notices {
             match notice {
+                Notice::Queued(job_id) => {
+                    let waits = self.store.waits.get(&job_id).is_none_or(Vec::is_empty);
+                    assert!(waits, "the scheduler is not told of what waits");
+                }
                 Notice::Freed(_, place) => *self.taken.get_mut(&place.job_id).unwrap() -= 1,
                 Notice::Stale(_, task_id, place) => {
                     self.stale.insert(task_id, place.job_id);
@@ -237,9 +254,9 @@ impl World {
 
     fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Submit { attempts, retry_on, wait, queue_timeout } => {
+            Happening::Submit { attempts, retry_on, wait, queue_timeout, after } => {
                 if self.jobs.len() < JOBS {
-                    self.submit(attempts, retry_on, wait, queue_timeout);
+                    self.submit(attempts, retry_on, wait, queue_timeout, after);
                 }
             }
             Happening::Place { job, worker, stale } => {
@@ -250,7 +267,7 @@ impl World {
                 let epoch = live.epoch() + u32::from(stale);
                 let worker_id = WorkerId::from_u128(worker);
                 let seat = Seated { worker_id, incarnation: 1, gpus: vec!["GPU-1".into()], weight: 3 };
-                let queued = matches!(live.stage(), Stage::Queued);
+                let queued = matches!(live.stage(), Stage::Queued) && live.waits().is_empty();
                 let placed = self.step(job, |job, ledger| job.place(ledger, epoch, &seat, task_id, spec));
                 assert_eq!(placed.unwrap().is_ok(), queued && !stale);
             }
@@ -347,10 +364,53 @@ impl World {
                 }
             }
         }
+        self.judge_dependants();
         self.check();
     }
 
-    fn submit(&mut self, attempts: u32, retry_on: &str, wait: bool, queue_timeout: bool) {
+    /// As the supervisor does: whoever waits for what is over is judged, until nobody does.
+    fn judge_dependants(&mut self) {
+        loop {
+            let due = self.jobs.iter().enumerate().find_map(|(place, job)| {
+                job.waits().iter().find_map(|wait| {
+                    let on = self.jobs.iter().find(|on| on.id == wait.job)?;
+                    let Stage::Ended(ended) = on.stage() else { return None };
+                    Some((place, wait.clone(), Over::Ended { state: on.state(), reason: ended.end.reason }))
+                })
+            });
+            let Some((place, wait, over)) = due else { return };
+            self.step(place, |job, ledger| match dependency::judge(&wait, over) {
+                Ok(()) => assert!(job.dependency_met(ledger, wait.job, None)),
+                Err(end) => {
+                    job.dependency_failed(ledger, *end);
+                    assert_eq!(job.state(), JobState::Failed);
+                }
+            });
+        }
+    }
+
+    /// Nothing is told to the scheduler or placed before what it waits for is over as it should be.
+    fn check_dependencies(&self) {
+        for job in &self.jobs {
+            let waits = self.store.waits.get(&job.id).cloned().unwrap_or_default();
+            assert_eq!(job.waits(), waits, "memory and store agree");
+            assert!(job.waits().is_empty() || matches!(job.stage(), Stage::Queued));
+            assert_eq!(dependency::queue_reason(job.waits()).is_some(), !job.waits().is_empty());
+            if let (Some((on, when)), true) = (self.after.get(&job.id), job.epoch() > 0) {
+                let on = self.jobs.iter().find(|job| job.id == *on).unwrap().state();
+                assert!(on.ended() && (*when == DependencyEnd::Ended || on == JobState::Succeeded));
+            }
+        }
+    }
+
+    fn submit(
+        &mut self,
+        attempts: u32,
+        retry_on: &str,
+        wait: bool,
+        queue_timeout: bool,
+        after: Option<After>,
+    ) {
         let mut spec = JobSpec::command(["true"]);
         spec.retry.max_attempts = attempts;
         spec.retry.retry_on = vec![retry_on.to_owned()];
@@ -373,7 +433,14 @@ impl World {
         };
         let mut ledger = Ledger::new(self.now, self.store.position);
         let shape = Arc::new(Shape::of(&spec));
-        self.jobs.push(LiveJob::accept(&mut ledger, Box::new(record), Arc::new(spec), shape));
+        let on = after.filter(|_| !self.jobs.is_empty()).map(|(place, success)| {
+            let when = if success { DependencyEnd::Succeeded } else { DependencyEnd::Ended };
+            (self.jobs[place % self.jobs.len()].id, when)
+        });
+        let waits = on.map(|(job, when)| Wait { job, name: None, when, outputs: false });
+        self.after.extend(on.map(|on| (record.id, on)));
+        let (record, waits) = (Box::new(record), waits.into_iter().collect());
+        self.jobs.push(LiveJob::accept_after(&mut ledger, record, Arc::new(spec), shape, waits));
         self.absorb(ledger);
     }
 
@@ -429,6 +496,7 @@ impl World {
 
     fn check(&self) {
         self.check_stops();
+        self.check_dependencies();
         for job in &self.jobs {
             let standing = job.standing();
             assert_eq!(standing, self.store.standings[&job.id], "memory and store agree");

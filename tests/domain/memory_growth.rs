@@ -116,6 +116,7 @@ fn each_attempt_asks_for_more_until_it_had_the_most() {
         queue_deadline: None,
         shape: Arc::new(shape.with_memory(1500)),
         project: "default".into(),
+        waits: Vec::new(),
         standing: kept,
         task: None,
     });

@@ -338,7 +338,6 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
         (&["/workload/function"], json!({"workload": {"function": {"payload": "x", "serializer": "json"}}})),
         (&["/distributed"], with(json!({"distributed": {"nodes": 2}}))),
         (&["/target"], with(json!({"target": "cloud"}))),
-        (&["/inputs/0/from"], with(json!({"inputs": [{"from": {"job": JOB, "output": "m"}, "path": "a"}]}))),
         (&["/inputs/0/url"], with(json!({"inputs": [{"url": "https://example.org/a", "path": "a"}]}))),
         (&["/resources/gpus"], with(json!({"resources": {"gpus": {"count": 1}}}))),
         (&["/resources/gpus"], with(json!({"resources": {"gpus": {"count": "all"}}}))),
@@ -347,7 +346,6 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
         (&["/resources/frameworks"], with(json!({"resources": {"frameworks": {"torch": ">=2.3"}}}))),
         (&["/profile"], with(json!({"profile": "pytorch-cuda"}))),
         (&["/python"], with(json!({"python": {"requirements": ["numpy"]}}))),
-        (&["/depends_on"], with(json!({"depends_on": [{"job": JOB}]}))),
         (&["/array"], with(json!({"array": {"count": 3}}))),
         (
             &["/container", "/run_as", "/mounts", "/notify", "/hold"],

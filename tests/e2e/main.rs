@@ -4,6 +4,7 @@
 
 mod command_line;
 mod crashes;
+mod dependencies;
 mod disk_full;
 mod far_worker;
 mod fault_matrix;

@@ -9,6 +9,7 @@ DROP TABLE used_keys;
 DROP TABLE events;
 DROP TABLE task_standings;
 DROP TABLE tasks;
+DROP TABLE job_waits;
 DROP TABLE job_results;
 DROP TABLE job_standings;
 DROP TABLE jobs;

@@ -45,6 +45,12 @@ CREATE TABLE job_results (
     warnings     TEXT NOT NULL
 );
 
+-- The jobs that a queued job waits for, as a JSON list: a row only while it does.
+CREATE TABLE job_waits (
+    job_id BLOB NOT NULL PRIMARY KEY,
+    waits  TEXT NOT NULL
+) WITHOUT ROWID;
+
 -- What tasks that were given up brought back late. Kept with the job, never shown as its results.
 CREATE TABLE late_results (
     task_id      BLOB NOT NULL PRIMARY KEY,

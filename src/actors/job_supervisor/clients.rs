@@ -80,13 +80,14 @@ impl Handler<SubmitJobs> for JobSupervisor {
         let mut ids = Vec::with_capacity(call.jobs.len());
         for new in call.jobs {
             let shape = self.shared_shape(Shape::of(&new.spec));
-            let job = LiveJob::accept(&mut ledger, new.record, new.spec, shape);
+            let job = LiveJob::accept_after(&mut ledger, new.record, new.spec, shape, new.waits);
             ids.push(job.id);
             self.jobs.insert(job.id, job);
         }
+        let moved = self.await_dependencies(&mut ledger, &ids);
         ledger.changes.extend(key);
         self.held_specs += ids.len();
-        let seq = self.commit(ctx, ledger, &[]);
+        let seq = self.commit(ctx, ledger, &moved);
         self.speeches.push(seq, answer(reply, Ok(Keyed::Done(()))));
         if self.held_specs > super::HELD_SPECS {
             for job_id in ids {

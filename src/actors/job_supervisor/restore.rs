@@ -64,6 +64,7 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
         .map(|(record, placed, standing)| (record.job_id, (placed, standing)))
         .collect();
     let mut jobs = Vec::new();
+    let mut waits = reads.waits()?;
     for row in reads.live_jobs()? {
         jobs.push(LiveJob::restore(Restored {
             id: row.id,
@@ -72,6 +73,7 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
             queue_deadline: row.queue_deadline,
             shape: grown(shapes.read(row.id, row.shape)?, row.standing.memory_bytes),
             project: row.project,
+            waits: waits.remove(&row.id).unwrap_or_default(),
             standing: row.standing,
             task: tasks.remove(&row.id),
         }));

@@ -22,6 +22,7 @@ use crate::domain::change::{JobRecord, TokenRecord, Uploader, UsedKey};
 pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
 use crate::domain::placement::QueuedJob;
+use crate::domain::dependency::Wait;
 
 /// A keyed call's outcome (CONTRACT, Requests and answers, `Idempotency-Key`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct NewJob {
     pub record: Box<JobRecord>,
     /// The same spec, parsed.
     pub spec: Arc<JobSpec>,
+    /// The jobs that it waits for.
+    pub waits: Vec<Wait>,
 }
 
 /// Accept these jobs, all or none. Answered when they are on disk.

@@ -46,7 +46,7 @@ impl LiveJob {
         task_id: TaskId,
         spec: SharedSpec,
     ) -> Result<(), PlacementRefusal> {
-        if !matches!(self.stage, Stage::Queued) {
+        if !matches!(self.stage, Stage::Queued) || !self.waits.is_empty() {
             return Err(PlacementRefusal::NotQueued);
         }
         if proposed_on != self.epoch {

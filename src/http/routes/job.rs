@@ -13,12 +13,14 @@ use crate::contract::job::{CancelRequest, Page};
 use crate::contract::problem::Fault;
 use crate::contract::spec::JobSpec;
 use crate::domain::credentials::JobAct;
+use crate::domain::dependency;
 use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::idempotency::{Key, REPLAYED_HEADER};
 use crate::http::query::Query;
 use crate::http::reading::{job_id_in, no_job};
+use crate::http::references;
 use crate::http::refusal::Refusal;
 use crate::http::routes::submit::{created, first_job, named_only, submit};
 use crate::http::state::EdgeState;
@@ -154,7 +156,18 @@ fn repeated(
         return Err(Refusal::spec(faults));
     }
     let artifacts = bounds.pin_named(&document, "")?;
-    new_job(spec, Vec::new(), artifacts, client.user(), Some(first)).map_err(Refusal::internal)
+    let waits = if before.started_at.is_some() {
+        // What it waited for was over as it should be, and may be gone by now.
+        Vec::new()
+    } else {
+        let named = references::named(&document, "", client, &state.ports.reads)?;
+        if !named.faults.is_empty() {
+            return Err(Refusal::spec(named.faults));
+        }
+        dependency::waits(&spec, |id| named.names.get(&id).cloned())
+    };
+    let job = new_job(spec, Vec::new(), artifacts, client.user(), Some(first)).map_err(Refusal::internal)?;
+    Ok(NewJob { waits, ..job })
 }
 
 /// Removes an ended job, its log and the artifacts that nothing else names: 204.

@@ -19,6 +19,7 @@ use crate::http::desk;
 use crate::http::document::escaped;
 use crate::http::idempotency::{FirstAnswer, Key, REPLAYED_HEADER};
 use crate::http::query::Query;
+use crate::http::references::Earlier;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::http::submission::{Unreadable, as_submitted, read_job, resubmitted, rewound, with_project};
@@ -64,7 +65,7 @@ fn read_one(
     state: &EdgeState,
 ) -> Result<NewJob, Refusal> {
     let (value, mut faults) = body::read_value(bytes)?;
-    match read_job(&with_project(value, client), "", options, client, &state.ports) {
+    match read_job(&with_project(value, client), "", options, client, &state.ports, &[]) {
         Ok(job) if faults.is_empty() => Ok(job),
         Ok(_) => Err(Refusal::spec(faults)),
         Err(Unreadable::Faults(found)) => {
@@ -180,16 +181,21 @@ fn read_batch(
     let (value, mut faults) = body::read_value(bytes)?;
     let entries = entries(value)?;
     let mut jobs = Vec::with_capacity(entries.len());
+    let mut earlier = Vec::with_capacity(entries.len());
     let mut warnings = Vec::new();
     for (index, entry) in entries.into_iter().enumerate() {
         let entry = with_project(entry, client);
         let prefix = format!("/jobs/{index}");
-        match read_job(&entry, &prefix, options, client, &state.ports) {
+        match read_job(&entry, &prefix, options, client, &state.ports, &earlier) {
             Ok(job) => {
+                earlier.push(Some(Earlier::of(&job)));
                 warnings.extend(job.record.warnings.iter().cloned());
                 jobs.push(job);
             }
-            Err(Unreadable::Faults(found)) => faults.extend(found),
+            Err(Unreadable::Faults(found)) => {
+                earlier.push(None);
+                faults.extend(found);
+            }
             Err(other) => return Err(other.into()),
         }
         if faults.len() > LISTED_FAULTS {

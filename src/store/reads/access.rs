@@ -25,6 +25,19 @@ impl Reads {
         Ok(row.map(|(project, submitted_by)| OwnedJob { project, submitted_by }))
     }
 
+    /// Whose a job is, and what people call it; `None` = there is none.
+    pub fn named_job(&self, id: JobId) -> Result<Option<(OwnedJob, Option<String>)>, StoreError> {
+        let row: Option<(String, String, Option<String>)> =
+            self.pool.query("a job's owner and name", |connection| {
+                jobs::table
+                    .find(id.to_bytes())
+                    .select((jobs::project, jobs::submitted_by, jobs::name))
+                    .first(connection)
+                    .optional()
+            })?;
+        Ok(row.map(|(project, submitted_by, name)| (OwnedJob { project, submitted_by }, name)))
+    }
+
     /// Those of `ids` whose job is of one of these projects.
     pub fn tasks_of_projects(&self, ids: &[TaskId], projects: &[String]) -> Result<Vec<TaskId>, StoreError> {
         let mut seen = Vec::new();

@@ -12,7 +12,7 @@ use crate::contract::quantity::Timestamp;
 use crate::domain::change::JobStanding;
 use crate::store::error::StoreError;
 use crate::store::rows::{JobResultsRow, JobRow, JobStandingRow, job_id, read_job};
-use crate::store::schema::{job_results, job_standings, jobs};
+use crate::store::schema::{job_results, job_standings, job_waits, jobs};
 
 /// Which jobs a list shows. The default shows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,24 +51,25 @@ const CANDIDATES: i64 = 10;
 /// Characters an id's end must have to be taken as one.
 const SHORTEST_SUFFIX: usize = 4;
 
-type JobRows = (JobRow, JobStandingRow, Option<JobResultsRow>);
+type JobRows = (JobRow, JobStandingRow, Option<JobResultsRow>, Option<String>);
 
 impl Reads {
     /// One job; `queue_reason` is left to whoever knows it.
     pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
         let row: Option<JobRows> = self.pool.query("a job", |connection| {
             job_standings::table
-                .inner_join(jobs::table.left_join(job_results::table))
+                .inner_join(jobs::table.left_join(job_results::table).left_join(job_waits::table))
                 .filter(job_standings::job_id.eq(id.to_bytes()))
                 .select((
                     JobRow::as_select(),
                     JobStandingRow::as_select(),
                     Option::<JobResultsRow>::as_select(),
+                    job_waits::waits.nullable(),
                 ))
                 .first(connection)
                 .optional()
         })?;
-        row.map(|(job, standing, results)| read_job(job, standing, results)).transpose()
+        row.map(read_rows).transpose()
     }
 
     /// Where one job stands.
@@ -98,10 +99,7 @@ impl Reads {
             self.pool.query("a page of jobs", |connection| load_page(connection, filter, cursor, limit))?;
         let more = rows.len() > limit;
         rows.truncate(limit);
-        let items: Vec<Job> = rows
-            .into_iter()
-            .map(|(job, standing, results)| read_job(job, standing, results))
-            .collect::<Result<_, _>>()?;
+        let items: Vec<Job> = rows.into_iter().map(read_rows).collect::<Result<_, _>>()?;
         let next_cursor = items.last().filter(|_| more).map(|job| job.id.to_string());
         Ok(Page { items, next_cursor })
     }
@@ -182,6 +180,10 @@ impl Reads {
     }
 }
 
+fn read_rows((job, standing, results, waits): JobRows) -> Result<Job, StoreError> {
+    read_job(job, standing, results, waits)
+}
+
 /// Ids of the jobs of these projects, or of all.
 fn ids_among(projects: Option<&[String]>) -> jobs::BoxedQuery<'_, Sqlite, diesel::sql_types::Binary> {
     let ids = jobs::table.select(jobs::id).into_boxed::<Sqlite>();
@@ -198,8 +200,13 @@ fn load_page(
     limit: usize,
 ) -> QueryResult<Vec<JobRows>> {
     let mut query = job_standings::table
-        .inner_join(jobs::table.left_join(job_results::table))
-        .select((JobRow::as_select(), JobStandingRow::as_select(), Option::<JobResultsRow>::as_select()))
+        .inner_join(jobs::table.left_join(job_results::table).left_join(job_waits::table))
+        .select((
+            JobRow::as_select(),
+            JobStandingRow::as_select(),
+            Option::<JobResultsRow>::as_select(),
+            job_waits::waits.nullable(),
+        ))
         .order(job_standings::job_id.desc())
         .limit(limit as i64 + 1)
         .into_boxed::<Sqlite>();

@@ -1,5 +1,6 @@
 //! What the actors need to stand where they stood before a restart.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use diesel::prelude::*;
@@ -8,10 +9,11 @@ use super::Reads;
 use crate::contract::ids::JobId;
 use crate::contract::quantity::Timestamp;
 use crate::domain::change::{JobStanding, OutboxEntry, TaskRecord, TaskStanding, TokenRecord, WorkerRecord};
+use crate::domain::dependency::Wait;
 use crate::store::error::StoreError;
 use crate::store::rows::{JobStandingRow, OutboxRow, TaskRow, TaskStandingRow, TokenRow, WorkerRow, job_id};
 use crate::store::schema::{
-    events, job_standings, jobs, meta, outbox, task_standings, tasks, tokens, workers,
+    events, job_standings, job_waits, jobs, meta, outbox, task_standings, tasks, tokens, workers,
 };
 
 /// Ids per query: well below SQLite's limit of bound values.
@@ -77,6 +79,20 @@ impl Reads {
                     queue_deadline: row.queue_deadline.map(Timestamp::from_micros),
                     standing: standing.read()?,
                 })
+            })
+            .collect()
+    }
+
+    /// What jobs wait for, of those that do.
+    pub fn waits(&self) -> Result<HashMap<JobId, Vec<Wait>>, StoreError> {
+        let rows: Vec<(Vec<u8>, String)> = self.pool.query("what jobs wait for", |connection| {
+            job_waits::table.select((job_waits::job_id, job_waits::waits)).load(connection)
+        })?;
+        rows.into_iter()
+            .map(|(id, waits)| {
+                let waits = serde_json::from_str(&waits)
+                    .map_err(|_| StoreError::Corrupt { what: "job_waits.waits" })?;
+                Ok((job_id(&id, "job_waits.job_id")?, waits))
             })
             .collect()
     }
