@@ -2,6 +2,7 @@
 //! Starts as little as it can: one thread, one connection, no look at the terminal unless something is drawn.
 
 mod args;
+mod array;
 mod artifact;
 mod carry;
 mod connect;

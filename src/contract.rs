@@ -1,6 +1,7 @@
 //! Floor 1: the wire types. What clients, workers and the server say to each other, and nothing else:
 //! no I/O, no clock, no decisions.
 
+pub mod array;
 pub mod artifact;
 pub mod end;
 pub mod error_code;

@@ -1,6 +1,7 @@
 //! Floor 2: the decisions. Pure functions over plain data: no I/O, no clock, no actor; time comes in as an
 //! argument and what must be persisted or told goes out as data.
 
+pub mod array;
 pub mod change;
 pub mod clock_note;
 pub mod credentials;

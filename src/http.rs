@@ -20,6 +20,7 @@ mod query;
 mod reading;
 mod references;
 mod refusal;
+mod retry;
 pub mod routes;
 mod server;
 pub mod small_forms;

@@ -4,6 +4,7 @@
 //! connections of its own and sees only what is committed. [`LogStore`] keeps log lines in `logs.db` with a writer of
 //! its own, so that floods of lines never stand before a job's transition.
 
+mod arrays;
 mod checkpoint;
 mod connection;
 mod error;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 
 pub use error::{OpenCause, StoreError};
 pub use logs::LogStore;
-pub use reads::{FeedScope, JobFilter, LabelFilter, LiveRow, Reads, TaskFinish};
+pub use reads::{ArrayRow, FeedScope, JobFilter, LabelFilter, LiveRow, Reads, TaskFinish};
 pub use writer::{CommitPort, KEYS_KEPT, Writer};
 
 use checkpoint::Checkpointer;

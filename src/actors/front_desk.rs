@@ -17,7 +17,7 @@ use super::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, Explain, ExplainQueue,
     Heartbeat, ListWorkers, MakeToken, PrepareStop, PurgeJob, RecordAct, RecordUpload, RegisterWorker,
     ReportTasks, ResumeWorker, RevokeToken, RevokeWorker, SpendToken, StorageLevel, SubmitJobs, WatchJob,
-    WhoHolds, WorkerRefusal,
+    WhoHolds, WhyHeld, WorkerRefusal,
 };
 use super::messages::send;
 use super::messages::worker_session::{Describe, Gathering, NewSession, OpenSession, SessionPorts};
@@ -44,6 +44,8 @@ pub struct DeskTells {
     pub count: Recipient<CountJobs>,
     /// The supervisor.
     pub holds: Recipient<WhoHolds>,
+    /// The supervisor.
+    pub held: Recipient<WhyHeld>,
     /// The supervisor.
     pub drain: Recipient<ChangeDrain>,
     /// The supervisor.
@@ -154,6 +156,7 @@ pass_on! {
     WatchJob to watch,
     CountJobs to count,
     WhoHolds to holds,
+    WhyHeld to held,
     ChangeDrain to drain,
     EvictTask to evict,
     RevokeWorker to revoke,

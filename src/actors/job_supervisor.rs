@@ -12,6 +12,7 @@
 //! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
 
 mod alarms;
+mod arrays;
 mod clients;
 mod dependants;
 mod draining;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 
 use self::alarms::Alarms;
+use self::arrays::Arrays;
 use self::dependants::{Dependants, over};
 use self::keys::Keys;
 use self::restore::Restoration;
@@ -48,7 +50,7 @@ use crate::contract::protocol::StopReason;
 use crate::contract::worker::Drain;
 use crate::credentials::known::Credentials;
 use crate::domain::credentials::table::TokenTable;
-use crate::domain::job::{LiveJob, Stage};
+use crate::domain::job::LiveJob;
 use crate::domain::ledger::{Alarm, Ledger, Notice};
 use crate::domain::placement::{Place, QueuedJob, Shape};
 use crate::journal::{Journal, Seq};
@@ -107,6 +109,7 @@ pub struct JobSupervisor {
     speeches: Speeches,
     watchers: Watchers,
     dependants: Dependants,
+    arrays: Arrays,
     alarms: Alarms,
     timer: Option<SpawnHandle>,
     keys: Keys,
@@ -173,6 +176,7 @@ impl JobSupervisor {
             speeches: Speeches::default(),
             watchers: Watchers::default(),
             dependants: Dependants::default(),
+            arrays: Arrays::restored(restored.arrays),
             alarms: Alarms::default(),
             timer: None,
             held_specs: 0,
@@ -199,7 +203,8 @@ impl JobSupervisor {
     }
 
     /// Journals what was decided and lines up what may be said afterwards. `touched`: the jobs it was about.
-    fn commit(&mut self, ctx: &mut Context<Self>, ledger: Ledger, touched: &[JobId]) -> Seq {
+    fn commit(&mut self, ctx: &mut Context<Self>, mut ledger: Ledger, touched: &[JobId]) -> Seq {
+        let parents = self.tally(&mut ledger);
         self.position = ledger.position;
         let seq = self.journal.append(ledger.changes);
         for notice in ledger.notices {
@@ -212,13 +217,18 @@ impl JobSupervisor {
         }
         for job_id in touched {
             let Some(job) = self.jobs.get(job_id) else { continue };
-            for reply in self.watchers.satisfied(job) {
+            let ended = job.state().ended();
+            for reply in self.watchers.satisfied(*job_id, ended, job.event_seq()) {
                 self.speeches.push(seq, answer(reply, ()));
             }
-            if matches!(job.stage(), Stage::Ended(_)) {
+            if ended {
                 self.speeches.push(seq, Speech::JobOver(*job_id));
             }
         }
+        for parent in parents {
+            self.parent_moved(seq, parent);
+        }
+        self.sweep_on(ctx);
         seq
     }
 
@@ -305,10 +315,12 @@ impl JobSupervisor {
 
     fn forget_job(&mut self, job_id: JobId) {
         if let Some(job) = self.jobs.remove(&job_id) {
-            if job.spec.is_some() {
+            if job.spec.is_some() && job.member.is_none() {
                 self.held_specs = self.held_specs.saturating_sub(1);
             }
             self.note_over(job_id, over(&job));
+        } else {
+            self.forget_array(job_id);
         }
         if self.jobs.capacity() > 4 * self.jobs.len().max(4_096) {
             self.jobs.shrink_to(2 * self.jobs.len());
@@ -356,6 +368,7 @@ impl JobSupervisor {
         let now = (self.now)();
         while let Some(alarm) = self.alarms.due(now) {
             match alarm {
+                Alarm::QueueTimeout(id) if self.arrays.live.contains_key(&id) => self.array_timeout(id),
                 Alarm::QueueTimeout(id) => {
                     self.step(ctx, id, LiveJob::queue_timeout);
                 }
@@ -371,6 +384,7 @@ impl JobSupervisor {
                 Alarm::DrainDeadline(worker_id) => self.drain_overdue(ctx, worker_id),
             }
         }
+        self.sweep_on(ctx);
         self.set_timer(ctx);
     }
 }
@@ -403,8 +417,9 @@ impl Actor for JobSupervisor {
         for taken in std::mem::take(&mut self.stale_holdings) {
             self.tells.taken.do_send(taken);
         }
-        let waiting: Vec<JobId> =
+        let mut waiting: Vec<JobId> =
             self.jobs.values().filter(|job| !job.waits().is_empty()).map(|job| job.id).collect();
+        waiting.extend(self.rederive_arrays(&mut ledger));
         let moved = self.await_dependencies(&mut ledger, &waiting);
         self.commit(ctx, ledger, &moved);
         self.speak();

@@ -59,7 +59,7 @@ pub(super) enum Command {
     /// Stop jobs
     Cancel(CancelArgs),
     /// Submit ended jobs again as new jobs
-    Retry(Jobs),
+    Retry(RetryArgs),
     /// Remove ended jobs with their logs and outputs
     Rm(Jobs),
     /// Print what happened to a job
@@ -157,6 +157,16 @@ pub(super) struct Jobs {
     pub(super) label: Vec<String>,
 }
 
+/// `gpulayer retry`.
+#[derive(Debug, Args)]
+pub(super) struct RetryArgs {
+    #[command(flatten)]
+    pub(super) jobs: Jobs,
+    /// Of arrays, only the children that did not succeed
+    #[arg(long)]
+    pub(super) failed: bool,
+}
+
 /// `KEY=VALUE`.
 fn label(text: &str) -> Result<String, &'static str> {
     match text.split_once('=') {
@@ -193,6 +203,9 @@ pub(super) struct PsArgs {
     /// Only jobs I submitted
     #[arg(long)]
     pub(super) mine: bool,
+    /// The children of this array
+    #[arg(long, value_name = "JOB")]
+    pub(super) parent: Option<String>,
 }
 
 /// `gpulayer logs`.

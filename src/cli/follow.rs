@@ -31,8 +31,15 @@ struct Screen {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Record<'a> {
-    Log { line: &'a LogLine },
-    Job { job: &'a Job },
+    Log {
+        /// Of which child of an array.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        index: Option<u64>,
+        line: &'a LogLine,
+    },
+    Job {
+        job: &'a Job,
+    },
 }
 
 impl LogPrinter {
@@ -48,11 +55,19 @@ impl LogPrinter {
 
     /// Takes one line; standard output is held back until [`LogPrinter::flush`].
     pub(super) fn line(&mut self, line: &LogLine) -> Result<(), CliError> {
+        self.line_of(None, line)
+    }
+
+    /// The same of a child of an array, which is named before each line.
+    pub(super) fn line_of(&mut self, index: Option<u64>, line: &LogLine) -> Result<(), CliError> {
         if self.json {
-            return self.record(&Record::Log { line });
+            return self.record(&Record::Log { index, line });
         }
         let screen = self.screens[usize::from(line.stream != Stream::Stdout)];
-        let text = if screen.protect { harmless(&line.text, screen.colour) } else { line.text.clone() };
+        let mut text = if screen.protect { harmless(&line.text, screen.colour) } else { line.text.clone() };
+        if let Some(index) = index {
+            text.insert_str(0, &format!("[{index}] "));
+        }
         match line.stream {
             Stream::Stdout => {
                 self.out.extend_from_slice(text.as_bytes());

@@ -5,10 +5,11 @@ use std::io::{self, IsTerminal};
 use futures_util::future::join_all;
 
 use super::Context;
-use super::args::{CancelArgs, Jobs, PsArgs};
+use super::args::{CancelArgs, Jobs, PsArgs, RetryArgs};
+use super::array;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
-use super::job_choice::{all, several};
+use super::job_choice::{all, one, several};
 use super::screen::{Output, print, print_json, table};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, span, tail};
@@ -17,7 +18,7 @@ use crate::client::endpoint::encoded;
 use crate::client::{Client, ClientError};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
-use crate::contract::job::{CancelRequest, Job, JobState};
+use crate::contract::job::{CancelRequest, Job, JobState, RetryRequest};
 use crate::contract::quantity::Timestamp;
 use crate::contract::server::WhoAmI;
 use crate::contract::spec::{JobSpec, StopSignal};
@@ -43,6 +44,9 @@ pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<ExitStatus, C
         let me: WhoAmI = client.get("/v1/whoami").await?;
         filter += &format!("&submitted_by={}", encoded(&me.name));
     }
+    if let Some(parent) = &args.parent {
+        filter += &format!("&parent={}", one(&client, parent).await?);
+    }
     let states = |ended: bool| -> String {
         let some = JobState::ALL.iter().filter(|state| state.ended() == ended);
         some.map(|state| format!("&state={}", state.word())).collect()
@@ -50,7 +54,7 @@ pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<ExitStatus, C
     let mut jobs = if !args.state.is_empty() {
         let states: String = args.state.iter().map(|state| format!("&state={}", encoded(state))).collect();
         all(&client, &(states + &filter), usize::MAX).await?
-    } else if args.all {
+    } else if args.all || args.parent.is_some() {
         all(&client, &filter, usize::MAX).await?
     } else {
         let mut jobs = all(&client, &(states(false) + &filter), usize::MAX).await?;
@@ -103,16 +107,22 @@ fn row(job: &Job, now: Timestamp, longest: usize) -> Vec<String> {
         (None, None) if job.unreachable_since.is_some() => "its worker does not answer".to_owned(),
         (None, None) if job.cancel_requested_at.is_some() => "stopping".to_owned(),
         (Some(_), _) => noticed(job, &[]).next().unwrap_or_default(),
-        _ => String::new(),
+        _ => array::progress(job).map(|progress| array::counts(&progress)).unwrap_or_default(),
     };
     vec![
         format!("…{}", tail(job.id)),
-        short(job.name.as_deref().unwrap_or_default(), longest),
+        short(&shown_name(job), longest),
         job.state.word().to_owned(),
         moment(job.submitted_at),
         time,
         short(&why, longest),
     ]
+}
+
+/// A child of an array is told from the others by its index.
+fn shown_name(job: &Job) -> String {
+    let name = job.name.as_deref().unwrap_or_default();
+    job.array_index.map_or_else(|| name.to_owned(), |index| format!("{name}[{index}]"))
 }
 
 /// One line of at most so many characters.
@@ -158,10 +168,11 @@ fn stopping(job: &Job, now: bool) -> String {
 }
 
 /// `gpulayer retry`: prints the ids of the new jobs.
-pub(super) async fn retry(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
+pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
-    for id in several(&client, args).await? {
-        let again = client.post(&format!("/v1/jobs/{id}/retry"), &serde_json::json!({})).await;
+    for id in several(&client, &args.jobs).await? {
+        let asked = RetryRequest { failed: args.failed };
+        let again = client.post(&format!("/v1/jobs/{id}/retry"), &asked).await;
         let job: Job = again.map_err(|error| not_ended("retry", id, error))?;
         if context.json { print_json(&job)? } else { print(&job.id.to_string())? }
     }

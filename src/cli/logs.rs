@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::Context;
 use super::args::{EventsArgs, LogsArgs};
+use super::array;
 use super::contact::Contact;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
@@ -95,6 +96,12 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
     let id = job_choice::one(&client, &args.job).await?;
     if args.full {
         return whole_log::print(context, &client, id, args).await;
+    }
+    let job: Job = client.get(&format!("/v1/jobs/{id}")).await?;
+    if let Some(progress) = array::progress(&job) {
+        let steps = array::next_steps(&job, &progress, &context.next()).join(" · ");
+        say(&format!("job {} is an array, and its children have the logs · {steps}", tail(id)));
+        return Ok(ExitStatus::FAILED);
     }
     let filter = Filter::of(&client, id, args).await?;
     let mut lines =

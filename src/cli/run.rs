@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Context;
 use super::args::{Jobs, OneJob, RunArgs, SubmitArgs};
+use super::array;
 use super::carry::{Baggage, Source};
 use super::contact::Contact;
 use super::dry_run;
@@ -54,6 +55,9 @@ struct Submitted {
     id: JobId,
     #[serde(default)]
     warnings: Vec<Warning>,
+    /// Only an array's.
+    #[serde(default)]
+    progress: Option<serde_json::Value>,
     #[serde(skip, default = "nothing")]
     whole: Box<RawValue>,
 }
@@ -103,7 +107,8 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus,
 pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatus, CliError> {
     let server = context.server(OnDemand::Start)?;
     let id = job_choice::one(&server.client, &args.job).await?;
-    let joined = Submitted { id, warnings: Vec::new(), whole: nothing() };
+    let job: Job = server.client.get(&format!("/v1/jobs/{id}")).await?;
+    let joined = Submitted { id, warnings: Vec::new(), progress: job.progress, whole: nothing() };
     followed(context, &server, &joined, Interrupted::Leaves, Interrupts::listen()?, None).await
 }
 
@@ -309,7 +314,12 @@ async fn followed(
     let mut printer = LogPrinter::new(context.json);
     let job = {
         let mut end = std::pin::pin!(end_of(&contact, id));
-        let mut log = std::pin::pin!(log_to_end(&contact, id, &mut printer));
+        let mut log = std::pin::pin!(async {
+            match &submitted.progress {
+                Some(_) => array::logs_to_end(&contact, id, &mut printer).await,
+                None => log_to_end(&contact, id, &mut printer).await,
+            }
+        });
         let mut news = std::pin::pin!(news::told(&contact, id));
         let mut look = std::pin::pin!(tokio::time::sleep(REASON_AFTER));
         let mut reason = WaitReason::default();

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::Context;
 use super::args::Jobs;
+use super::array;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::job_choice::several;
@@ -60,6 +61,11 @@ fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String 
     field("command", command(job));
     field("attempt", (job.attempt > 1).then(|| job.attempt.to_string()));
     field("retry of", job.retry_of.map(|id| id.to_string()));
+    field("child of", job.parent.map(|id| format!("{id}, index {}", job.array_index.unwrap_or_default())));
+    if let Some(progress) = array::progress(job) {
+        let steps = array::next_steps(job, &progress, next).join(" · ");
+        field("children", Some(format!("{} · {steps}", array::counts(&progress))));
+    }
     field("worker", job.worker.map(|id| id.to_string()));
     field("submitted", Some(moment(job.submitted_at)));
     field("started", job.started_at.map(moment));

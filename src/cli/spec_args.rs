@@ -44,10 +44,10 @@ pub(super) struct SpecArgs {
     /// Start after this job has succeeded, or has ended; may be repeated
     #[arg(long, value_name = "JOB[:ended]", help_heading = "Identity and order")]
     pub(super) after: Vec<String>,
-    /// Many jobs from one: a count, or FIRST-LAST; `%N` = at most N at once
+    /// Many jobs from one: a count, FIRST-LAST, items a,b,c or @FILE with one a line; `%N` = at most N at once
     #[arg(
         long,
-        value_name = "COUNT|FIRST-LAST[%N]",
+        value_name = "COUNT|FIRST-LAST|ITEMS[%N]",
         allow_negative_numbers = true,
         help_heading = "Identity and order"
     )]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::array;
 use super::error::CliError;
 use super::quantities::{bytes, number, seconds};
 use super::spec_args::SpecArgs;
@@ -122,7 +123,7 @@ fn secret(text: &str) -> Result<(&str, &str), CliError> {
 const MOST_GIVEN_BYTES: u64 = 16 << 20;
 
 /// The text of a file that a flag names.
-fn given_text(flag: &'static str, path: &Path) -> Result<String, CliError> {
+pub(super) fn given_text(flag: &'static str, path: &Path) -> Result<String, CliError> {
     short_file::read_text(path, MOST_GIVEN_BYTES).map_err(|source| CliError::GivenFile {
         flag,
         path: path.to_owned(),
@@ -193,27 +194,7 @@ fn identity(spec: &mut Map<String, Value>, args: &SpecArgs) -> Result<(), CliErr
         table(spec, "labels").insert(key.to_owned(), value.into());
     }
     if let Some(text) = &args.array {
-        let fault = || CliError::Flag {
-            flag: "--array",
-            given: text.clone(),
-            expected: "a count or FIRST-LAST, and %N for at most N at once",
-        };
-        let (range, most) =
-            text.split_once('%').map_or((text.as_str(), None), |(range, most)| (range, Some(most)));
-        let read = |part: &str| part.parse::<u64>().map_err(|_| fault());
-        let array = table(spec, "array");
-        match range.split_once('-') {
-            Some((first, last)) => {
-                let (first, last) = (read(first)?, read(last)?);
-                array.insert("start".to_owned(), first.into());
-                let count = last.checked_sub(first).and_then(|span| span.checked_add(1)).ok_or_else(fault)?;
-                array.insert("count".to_owned(), count.into());
-            }
-            None => drop(array.insert("count".to_owned(), read(range)?.into())),
-        }
-        if let Some(most) = most {
-            array.insert("max_running".to_owned(), read(most)?.into());
-        }
+        table(spec, "array").extend(array::parsed(text)?);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The last line of a foreground job: verdict, duration, peak memory, and what to type next.
 
+use super::array;
 use super::next_step::NextStep;
 use super::shown::{harmless, size, span, tail};
 use crate::contract::end::{Certainty, End, EndReason};
@@ -28,6 +29,13 @@ pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
     if !job.outputs.is_empty() && !fetched {
         parts.push(next.command(&format!("fetch {id} --to out")));
     }
+    if let Some(progress) = array::progress(job) {
+        parts.extend(array::next_steps(job, &progress, next));
+        if job.state != JobState::Succeeded {
+            parts.push(next.command(&format!("show {id}")));
+        }
+        return parts.join(" · ");
+    }
     let whole = if job.log_artifact.is_some() { "logs --full" } else { "logs" };
     parts.push(next.command(&format!("{whole} {id}")));
     if job.state != JobState::Succeeded {
@@ -40,7 +48,8 @@ pub(super) fn verdict(job: &Job, next: &NextStep, fetched: bool) -> String {
 fn not_retried(job: &Job) -> Option<String> {
     let end = job.end.as_ref().filter(|_| matches!(job.state, JobState::Failed | JobState::TimedOut))?;
     let retry = serde_json::from_str::<JobSpec>(job.spec.get()).ok()?.retry;
-    let last = job.attempt >= retry.max_attempts || job.cancel_requested_at.is_some();
+    let last =
+        job.progress.is_some() || job.attempt >= retry.max_attempts || job.cancel_requested_at.is_some();
     if last || end.reason == EndReason::QueueTimedOut || retries(&retry, job.attempt, end.reason) {
         return None;
     }

@@ -122,7 +122,7 @@ pub struct Job {
     pub unreachable_since: Option<Timestamp>,
     /// When somebody asked it to stop while it ran.
     pub cancel_requested_at: Option<Timestamp>,
-    /// What the program says of its progress (later).
+    /// Of an array: how many children are where (`ArrayProgress`). What a program says of its progress comes later.
     pub progress: Option<serde_json::Value>,
     /// How it ended.
     pub end: Option<End>,
@@ -159,6 +159,14 @@ pub struct CancelRequest {
     /// Without grace.
     #[serde(default)]
     pub now: bool,
+}
+
+/// `POST /v1/jobs/{id}/retry`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RetryRequest {
+    /// Of an array: only the children that did not succeed.
+    #[serde(default)]
+    pub failed: bool,
 }
 
 /// `POST /v1/jobs/batch`: the specs as JSON, read by the server's validator.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::array::ArrayPlace;
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
 use super::error_code::ErrorCode;
@@ -299,6 +300,9 @@ pub struct Assignment {
     /// The GPUs it was granted, by uuid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
+    /// Which child of an array it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayPlace>,
 }
 
 /// One thing a worker reports of one task.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use super::array::Array;
 use super::artifact::Digest;
 use super::quantity::{Cpus, Seconds};
 
@@ -619,21 +620,4 @@ pub enum DependencyEnd {
     Succeeded,
     /// Any end.
     Ended,
-}
-
-/// Many jobs from one spec.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Array {
-    /// First index.
-    #[serde(default)]
-    pub start: u64,
-    /// How many; not together with `items`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub count: Option<u64>,
-    /// One child per item; not together with `count`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub items: Option<Vec<serde_json::Value>>,
-    /// At most so many at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_running: Option<u64>,
 }

@@ -120,6 +120,7 @@ impl House {
             watch: supervisor.clone().recipient(),
             count: supervisor.clone().recipient(),
             holds: supervisor.clone().recipient(),
+            held: supervisor.clone().recipient(),
             drain: supervisor.clone().recipient(),
             evict: supervisor.clone().recipient(),
             revoke: supervisor.clone().recipient(),

@@ -70,6 +70,7 @@ fn client_desk(desk: &Addr<FrontDesk>) -> Desk {
         explain: desk.clone().recipient(),
         count_jobs: desk.clone().recipient(),
         who_holds: desk.clone().recipient(),
+        why_held: desk.clone().recipient(),
         change_drain: desk.clone().recipient(),
         evict_task: desk.clone().recipient(),
         revoke_worker: desk.clone().recipient(),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::dependency::Wait;
+use crate::contract::array::ArrayProgress;
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::Event;
@@ -29,7 +30,21 @@ pub enum Change {
     InputsFilled(JobId, Arc<str>, Vec<Digest>),
     /// A job's collected files, at its end.
     JobResults(JobId, Arc<JobResults>),
-    /// An ended job and all that belongs to it goes.
+    /// An array was accepted: its children. Its own row is a job's.
+    ArrayInserted(Box<ArrayRecord>),
+    /// Children of an array moved: how many are where.
+    ArrayMoved(JobId, ArrayProgress),
+    /// Outputs of other jobs became inputs of an array that waits: its spec, that of each child, and all artifacts that
+    /// they name now.
+    ArrayFilled(JobId, Arc<str>, Arc<str>, Vec<Digest>),
+    /// A child of an array got a place, and with it what its array names.
+    ArtifactsShared {
+        /// The array.
+        parent: JobId,
+        /// The child.
+        child: JobId,
+    },
+    /// An ended job and all that belongs to it goes; with an array its children.
     JobPurged(JobId),
     /// A placement.
     TaskInserted(TaskRecord),
@@ -82,6 +97,21 @@ pub struct JobRecord {
     pub warnings: Vec<Warning>,
     /// Artifacts the spec names: kept as long as the job is.
     pub artifacts: Vec<Digest>,
+}
+
+/// What never changes about the children of an array.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArrayRecord {
+    /// The parent's record; the children have its project, labels, priority, shape, submitter and times.
+    pub record: Box<JobRecord>,
+    /// The first child's id; the others follow it, one by one.
+    pub first_child: JobId,
+    /// What each child runs, as JSON.
+    pub child_spec: Arc<str>,
+    /// The children's indices, in order.
+    pub indices: Vec<u64>,
+    /// Number of the first child's first event; the others follow it, one by one.
+    pub first_position: u64,
 }
 
 /// What changes about a job; one row, written whole.

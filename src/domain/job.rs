@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::array::Member;
 use super::change::{Change, JobRecord, JobStanding, StopCause, TaskStanding};
 use super::dependency::Wait;
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
@@ -55,6 +56,8 @@ pub struct LiveJob {
     pub spec: Option<SharedSpec>,
     /// A worker to keep away from if another would do.
     pub avoid: Option<WorkerId>,
+    /// The array it is a child of.
+    pub member: Option<Box<Member>>,
     attempt: u32,
     preemptions: u32,
     epoch: Epoch,
@@ -171,15 +174,29 @@ impl LiveJob {
         shape: Arc<Shape>,
         waits: Vec<Wait>,
     ) -> Self {
-        let mut job = Self {
+        let mut job = Self { spec: Some(spec), waits, ..Self::template(&record, shape) };
+        ledger.change(Change::JobInserted(record, job.standing()));
+        job.event_seq = 0;
+        if !job.waits.is_empty() {
+            ledger.change(Change::JobWaits(job.id, job.waits.clone()));
+        }
+        job.event(ledger, None, EventType::JobQueued, json!({"cause": "submitted"}));
+        job.enqueue(ledger);
+        job
+    }
+
+    /// What the children of an array with this record have in common.
+    pub fn template(record: &JobRecord, shape: Arc<Shape>) -> Self {
+        Self {
             id: record.id,
             priority: record.priority,
             submitted_at: record.submitted_at,
             queue_deadline: record.queue_deadline,
             shape,
             project: record.project.as_str().into(),
-            spec: Some(spec),
+            spec: None,
             avoid: None,
+            member: None,
             attempt: 1,
             preemptions: 0,
             epoch: 0,
@@ -190,17 +207,9 @@ impl LiveJob {
             started_at: None,
             not_before: None,
             memory_bytes: None,
-            waits,
+            waits: Vec::new(),
             stage: Stage::Queued,
-        };
-        ledger.change(Change::JobInserted(record, job.standing()));
-        job.event_seq = 0;
-        if !job.waits.is_empty() {
-            ledger.change(Change::JobWaits(job.id, job.waits.clone()));
         }
-        job.event(ledger, None, EventType::JobQueued, json!({"cause": "submitted"}));
-        job.enqueue(ledger);
-        job
     }
 
     /// Rebuilds a live job from the store. Tells nothing: see [`LiveJob::rederive`].
@@ -232,6 +241,7 @@ impl LiveJob {
             project,
             spec: None,
             avoid: standing.avoid,
+            member: None,
             attempt: standing.attempt,
             preemptions: standing.preemptions,
             epoch: standing.epoch,
@@ -389,6 +399,9 @@ impl LiveJob {
     }
 
     fn enqueue(&self, ledger: &mut Ledger) {
+        if self.held() {
+            return;
+        }
         self.arm_queue_timeout(ledger);
         if !self.waits.is_empty() {
             return;

@@ -9,7 +9,7 @@ use crate::actors::messages::Reply;
 use crate::actors::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, Explain, ExplainQueue,
     Heartbeat, ListWorkers, MakeToken, PurgeJob, RecordAct, RecordUpload, RegisterWorker, ReportTasks,
-    ResumeWorker, RevokeToken, RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds,
+    ResumeWorker, RevokeToken, RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds, WhyHeld,
 };
 
 macro_rules! desk {
@@ -31,6 +31,7 @@ desk! {
     explain: Explain,
     count_jobs: CountJobs,
     who_holds: WhoHolds,
+    why_held: WhyHeld,
     change_drain: ChangeDrain,
     evict_task: EvictTask,
     revoke_worker: RevokeWorker,

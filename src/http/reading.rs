@@ -11,7 +11,7 @@ use super::desk::ask;
 use super::idempotency::{FirstAnswer, Key};
 use super::refusal::Refusal;
 use super::state::EdgeState;
-use crate::actors::messages::front_desk::{ExplainQueue, Until, WatchJob, WhoHolds};
+use crate::actors::messages::front_desk::{ExplainQueue, Held, Until, WatchJob, WhoHolds, WhyHeld};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::{Job, JobState};
@@ -117,10 +117,7 @@ impl EdgeState {
     pub async fn shown_job(&self, client: &Client, id: JobId) -> Result<Job, Refusal> {
         let mut job = self.job(client, id)?;
         if job.state == JobState::Queued {
-            let reason =
-                ask(|reply| self.ports.desk.explain_queue.do_send(ExplainQueue { job_id: id, reply }));
-            // The reason is a courtesy: a job is shown without it rather than late.
-            let reason = timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten();
+            let reason = self.queue_reason(id, job.progress.is_some() || job.parent.is_some()).await;
             let reason = match reason {
                 Some(reason) => Some(self.naming_the_holder(client, reason).await?),
                 None => None,
@@ -130,6 +127,22 @@ impl EdgeState {
             job.queue_reason = (!reasons.is_empty()).then(|| reasons.join(" · "));
         }
         Ok(job)
+    }
+
+    /// Why the job waits, if that is told in time: a job is shown without it rather than late.
+    async fn queue_reason(&self, id: JobId, of_array: bool) -> Option<String> {
+        let mut asked = id;
+        if of_array {
+            let held = ask(|reply| self.ports.desk.why_held.do_send(WhyHeld { job_id: id, reply }));
+            match timeout(REASON_WITHIN, held).await.ok().and_then(Result::ok).flatten() {
+                Some(Held::Reason(reason)) => return Some(reason),
+                Some(Held::Child(child)) => asked = child,
+                None => {}
+            }
+        }
+        let reason =
+            ask(|reply| self.ports.desk.explain_queue.do_send(ExplainQueue { job_id: asked, reply }));
+        timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten()
     }
 
     /// Who waits for a single job wants to know which, whose, and how long at most, if they may see it.

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::caller::Client;
 use crate::actors::messages::front_desk::NewJob;
-use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
 use crate::contract::problem::Fault;
 use crate::contract::spec::{InputOrigin, JobSpec};
@@ -72,7 +71,7 @@ pub fn named(value: &Value, prefix: &str, client: &Client, reads: &Reads) -> Res
 }
 
 fn fault(pointer: String, detail: String) -> Fault {
-    Fault { pointer, code: ErrorCode::NotFound.word().to_owned(), detail }
+    Fault { pointer, code: "invalid".to_owned(), detail }
 }
 
 /// Every id of a job in the document, with its pointer, and whether outputs of it are wanted.

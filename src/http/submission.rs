@@ -11,6 +11,7 @@ use super::state::Ports;
 use crate::actors::messages::front_desk::NewJob;
 use crate::artifacts::{ArtifactError, ArtifactStore};
 use crate::clock;
+use crate::contract::array::ArrayProgress;
 use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
@@ -18,6 +19,7 @@ use crate::contract::job::{Job, JobState};
 use crate::contract::problem::{Fault, Warning};
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::JobSpec;
+use crate::domain::array::{Layout, NewArray};
 use crate::domain::change::JobRecord;
 use crate::domain::credentials::Grant;
 use crate::domain::placement::Shape;
@@ -200,7 +202,19 @@ pub fn new_job(
         warnings,
         artifacts,
     };
-    Ok(NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new() })
+    let array = array_of(&spec)?;
+    Ok(NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new(), array })
+}
+
+/// The children of a spec that is an array.
+fn array_of(spec: &JobSpec) -> Result<Option<NewArray>, serde_json::Error> {
+    let Some(array) = spec.array.as_deref() else { return Ok(None) };
+    let layout = Arc::new(Layout::of(array));
+    // What it waits for and that it is an array concerns the parent alone.
+    let child = JobSpec { array: None, depends_on: Vec::new(), ..spec.clone() };
+    let text = Arc::from(serde_json::to_string(&child)?);
+    let first_child = clock::first_of(layout.len());
+    Ok(Some(NewArray { first_child, spec: Arc::new(child), text, layout }))
 }
 
 /// The job as it stands right after its submission.
@@ -226,7 +240,7 @@ pub fn as_submitted(job: &NewJob) -> Result<Job, serde_json::Error> {
         ended_at: None,
         unreachable_since: None,
         cancel_requested_at: None,
-        progress: None,
+        progress: job.array.as_ref().map(|array| queued(array.layout.len())),
         end: None,
         result: None,
         outputs: Vec::new(),
@@ -236,9 +250,16 @@ pub fn as_submitted(job: &NewJob) -> Result<Job, serde_json::Error> {
     })
 }
 
+/// The counts of an array of which nothing has moved.
+fn queued(children: usize) -> Value {
+    serde_json::to_value(ArrayProgress::queued(children)).unwrap_or_default()
+}
+
 /// A stored job turned back into what its submission was answered with.
 pub fn rewound(job: Job) -> Job {
+    let all = job.progress.as_ref().and_then(|progress| progress.get("total")?.as_u64());
     Job {
+        progress: all.and_then(|all| usize::try_from(all).ok()).map(queued),
         state: JobState::Queued,
         queue_reason: None,
         attempt: 1,
@@ -248,7 +269,6 @@ pub fn rewound(job: Job) -> Job {
         ended_at: None,
         unreachable_since: None,
         cancel_requested_at: None,
-        progress: None,
         end: None,
         result: None,
         outputs: Vec::new(),

@@ -42,6 +42,8 @@ pub struct JobForm<'a> {
     queue_deadline: Option<i64>,
     retry_of: Option<[u8; 16]>,
     shape: &'a str,
+    parent: Option<[u8; 16]>,
+    array_index: Option<i64>,
     warnings: String,
     spec: &'a str,
 }
@@ -59,8 +61,25 @@ impl<'a> From<&'a JobRecord> for JobForm<'a> {
             queue_deadline: record.queue_deadline.map(|time| time.micros()),
             retry_of: record.retry_of.map(JobId::to_bytes),
             shape: &record.shape,
+            parent: None,
+            array_index: None,
             warnings: json(&record.warnings),
             spec: &record.spec,
+        }
+    }
+}
+
+impl<'a> JobForm<'a> {
+    /// A child of an array with this record; its spec stands with the array.
+    pub fn child(record: &'a JobRecord, id: JobId, index: u64) -> Self {
+        Self {
+            id: id.to_bytes(),
+            parent: Some(record.id.to_bytes()),
+            array_index: Some(signed(index)),
+            retry_of: None,
+            warnings: "[]".to_owned(),
+            spec: "",
+            ..Self::from(record)
         }
     }
 }

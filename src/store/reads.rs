@@ -1,12 +1,14 @@
 //! Reads of the main database on connections of their own: blocking calls that see what is committed.
 
 mod access;
+mod arrays;
 mod history;
 mod jobs;
 mod restart;
 
 use super::pool::Pool;
 
+pub use arrays::ArrayRow;
 pub use history::{FeedScope, TaskFinish};
 pub use jobs::{JobFilter, LabelFilter};
 pub use restart::LiveRow;

@@ -72,6 +72,8 @@ pub struct JobRow {
     pub submitted_by: String,
     pub submitted_at: i64,
     pub retry_of: Option<Vec<u8>>,
+    pub parent: Option<Vec<u8>>,
+    pub array_index: Option<i64>,
     pub warnings: String,
     pub spec: String,
 }
@@ -144,20 +146,33 @@ fn next_attempt(standing: &JobStanding) -> Option<String> {
     Some(said)
 }
 
-/// A job as the API shows it, from its up to three rows. Of `queue_reason` only what is stored is known here.
+/// What stands in tables of its own, as few jobs have it.
+#[derive(Queryable)]
+pub struct Beside {
+    /// What it waits for.
+    pub waits: Option<String>,
+    /// The spec of a child of an array.
+    pub child_spec: Option<String>,
+    /// Where the children of an array are.
+    pub progress: Option<String>,
+}
+
+/// A job as the API shows it, from its up to three rows and what stands beside. Of `queue_reason` only what is stored is known here.
 pub fn read_job(
     row: JobRow,
     standing: JobStandingRow,
     results: Option<JobResultsRow>,
-    waits: Option<String>,
+    beside: Beside,
 ) -> Result<Job, StoreError> {
     let standing = standing.read()?;
-    let queue_reason = match waits {
+    let queue_reason = match beside.waits {
         Some(waits) => dependency::queue_reason(&json::<Vec<Wait>>(&waits, "job_waits.waits")?),
         None => next_attempt(&standing),
     };
     let labels: BTreeMap<String, String> = json(&row.labels, "jobs.labels")?;
-    let spec = RawValue::from_string(row.spec).map_err(|_| corrupt("jobs.spec"))?;
+    // A child's stands with its array.
+    let spec =
+        RawValue::from_string(beside.child_spec.unwrap_or(row.spec)).map_err(|_| corrupt("jobs.spec"))?;
     let mut job = Job {
         id: job_id(&row.id, "jobs.id")?,
         name: row.name,
@@ -168,8 +183,8 @@ pub fn read_job(
         queue_reason,
         spec: Arc::from(spec),
         attempt: standing.attempt,
-        parent: None,
-        array_index: None,
+        parent: row.parent.map(|bytes| job_id(&bytes, "jobs.parent")).transpose()?,
+        array_index: row.array_index.map(|index| index as u64),
         retry_of: row.retry_of.map(|bytes| job_id(&bytes, "jobs.retry_of")).transpose()?,
         worker: standing.worker,
         submitted_at: Timestamp::from_micros(row.submitted_at),
@@ -178,7 +193,7 @@ pub fn read_job(
         ended_at: standing.ended_at,
         unreachable_since: standing.unreachable_since,
         cancel_requested_at: standing.cancel_requested_at,
-        progress: None,
+        progress: beside.progress.map(|text| json(&text, "array_progress.progress")).transpose()?,
         end: standing.end.map(|end| *end),
         result: None,
         outputs: Vec::new(),

@@ -12,6 +12,8 @@ diesel::table! {
         queue_deadline -> Nullable<BigInt>,
         retry_of -> Nullable<Binary>,
         shape -> Text,
+        parent -> Nullable<Binary>,
+        array_index -> Nullable<BigInt>,
         warnings -> Text,
         spec -> Text,
     }
@@ -43,6 +45,22 @@ diesel::table! {
         undeclared -> Text,
         log_artifact -> Nullable<Binary>,
         warnings -> Text,
+    }
+}
+
+diesel::table! {
+    arrays (job_id) {
+        job_id -> Binary,
+        first_child -> Binary,
+        children -> BigInt,
+        child_spec -> Text,
+    }
+}
+
+diesel::table! {
+    array_progress (job_id) {
+        job_id -> Binary,
+        progress -> Text,
     }
 }
 
@@ -184,9 +202,12 @@ diesel::table! {
 diesel::joinable!(job_standings -> jobs (job_id));
 diesel::joinable!(job_results -> jobs (job_id));
 diesel::joinable!(job_waits -> jobs (job_id));
+diesel::joinable!(array_progress -> jobs (job_id));
 diesel::joinable!(task_standings -> tasks (task_id));
 diesel::allow_tables_to_appear_in_same_query!(
     jobs,
+    arrays,
+    array_progress,
     job_standings,
     job_results,
     job_waits,

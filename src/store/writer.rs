@@ -10,6 +10,7 @@ use std::sync::Arc;
 use diesel::prelude::*;
 use diesel::{delete, replace_into};
 
+use super::arrays;
 use super::checkpoint::Checkpointer;
 use super::connection::{self, Role};
 use super::error::StoreError;
@@ -203,6 +204,16 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             }
         }
         Change::JobMoved(..) | Change::TaskMoved(..) => {}
+        Change::ArrayInserted(array) => arrays::insert(connection, array)?,
+        Change::ArrayMoved(id, progress) => arrays::moved(connection, *id, progress)?,
+        Change::ArrayFilled(id, spec, child_spec, artifacts) => {
+            diesel::update(jobs::table.find(id.to_bytes()))
+                .set(jobs::spec.eq(&**spec))
+                .execute(connection)?;
+            arrays::filled(connection, *id, child_spec)?;
+            refer(connection, *id, false, artifacts)?;
+        }
+        Change::ArtifactsShared { parent, child } => arrays::share_artifacts(connection, *parent, *child)?,
         Change::JobWaits(id, waits) if waits.is_empty() => {
             delete(job_waits::table.find(id.to_bytes())).execute(connection)?;
         }
@@ -323,7 +334,7 @@ fn write_results(connection: &mut SqliteConnection, id: JobId, results: &JobResu
 }
 
 fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {
-    let id = id.to_bytes();
+    let (parent, id) = (id, id.to_bytes());
     // Positions are never given out twice, also when the newest events are among those that go.
     let newest: Option<i64> = events::table.select(diesel::dsl::max(events::position)).first(connection)?;
     if let Some(newest) = newest {
@@ -332,6 +343,7 @@ fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {
             .set(meta::value.eq(newest))
             .execute(connection)?;
     }
+    arrays::purge(connection, parent)?;
     let of_job = tasks::table.filter(tasks::job_id.eq(id)).select(tasks::id);
     delete(task_standings::table.filter(task_standings::task_id.eq_any(of_job))).execute(connection)?;
     delete(tasks::table.filter(tasks::job_id.eq(id))).execute(connection)?;

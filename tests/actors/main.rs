@@ -1,6 +1,7 @@
 //! Real actors with recording recipients: who is told what, when, and that nothing unexpected is said.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod arrays;
 mod credentials;
 mod dependants;
 mod drains;

@@ -170,7 +170,7 @@ pub fn new_job(number: u128, spec: JobSpec) -> NewJob {
         warnings: vec![],
         artifacts: vec![],
     };
-    NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new() }
+    NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new(), array: None }
 }
 
 type Submitted = oneshot::Receiver<Result<Keyed<()>, SubmitRefusal>>;

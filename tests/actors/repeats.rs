@@ -81,7 +81,7 @@ async fn outputs_of_a_lost_task_are_kept_with_it_and_not_published() {
     assert!(reads.artifact_referenced(&digest, None).unwrap(), "the bytes are kept with the job");
 
     let (reply, purged) = oneshot::channel();
-    scene.supervisor.do_send(PurgeJob { job_id: job_id(1), by: None, key: None, reply });
+    scene.supervisor.do_send(PurgeJob { job_id: job_id(1), parent: None, by: None, key: None, reply });
     purged.await.unwrap().unwrap();
     assert!(!reads.artifact_referenced(&digest, None).unwrap(), "and go with it");
 }

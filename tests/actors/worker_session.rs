@@ -165,6 +165,7 @@ fn offer() -> Offer {
         attempt: 1,
         spec: Arc::new(JobSpec::command(["true"])),
         gpus: Vec::new(),
+        array: None,
     };
     Offer { assignment }
 }

@@ -1,6 +1,7 @@
 //! The decisions, as tables, as properties over random input and as random-event machines.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod arrays;
 mod explanations;
 mod gpus;
 mod job_states;

@@ -346,7 +346,6 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
         (&["/resources/frameworks"], with(json!({"resources": {"frameworks": {"torch": ">=2.3"}}}))),
         (&["/profile"], with(json!({"profile": "pytorch-cuda"}))),
         (&["/python"], with(json!({"python": {"requirements": ["numpy"]}}))),
-        (&["/array"], with(json!({"array": {"count": 3}}))),
         (
             &["/container", "/run_as", "/mounts", "/notify", "/hold"],
             with(

@@ -2,6 +2,7 @@
 //! synchronise; what crosses processes is awaited on its condition, with a deadline.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 
+mod arrays;
 mod command_line;
 mod crashes;
 mod dependencies;

@@ -229,6 +229,7 @@ impl FakeDesk {
             explain: desk.clone().recipient(),
             count_jobs: desk.clone().recipient(),
             who_holds: desk.clone().recipient(),
+            why_held: desk.clone().recipient(),
             change_drain: desk.clone().recipient(),
             evict_task: desk.clone().recipient(),
             revoke_worker: desk.clone().recipient(),
@@ -330,6 +331,9 @@ handles! {
             }
         };
         let _ = call.reply.send(answer);
+    }
+    WhyHeld => |_shared, call| {
+        let _ = call.reply.send(None);
     }
     WhoHolds => |shared, call| {
         let _ = call.reply.send(*shared.holder.lock());

@@ -126,6 +126,7 @@ impl Server {
             attempt: 1,
             spec: Arc::new(spec),
             gpus: Vec::new(),
+            array: None,
         };
         self.change(|record| record.offers.insert(task_id, assignment));
         task_id

@@ -10,6 +10,8 @@ DROP TABLE events;
 DROP TABLE task_standings;
 DROP TABLE tasks;
 DROP TABLE job_waits;
+DROP TABLE array_progress;
+DROP TABLE arrays;
 DROP TABLE job_results;
 DROP TABLE job_standings;
 DROP TABLE jobs;

@@ -13,10 +13,15 @@ CREATE TABLE jobs (
     queue_deadline INTEGER,
     retry_of       BLOB,
     shape          TEXT    NOT NULL,
+    -- Of a child of an array; its spec stands with the array.
+    parent         BLOB,
+    array_index    INTEGER,
     warnings       TEXT    NOT NULL,
     spec           TEXT    NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL;
+CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL AND parent IS NULL;
+-- Lists show parents, and must not read past a hundred thousand children.
+CREATE INDEX jobs_of_their_own ON jobs (id) WHERE parent IS NULL;
 
 CREATE TABLE job_standings (
     job_id              BLOB    NOT NULL PRIMARY KEY,
@@ -44,6 +49,19 @@ CREATE TABLE job_results (
     log_artifact BLOB,
     warnings     TEXT NOT NULL
 );
+
+-- What the children of an array have in common. Their ids follow one another.
+CREATE TABLE arrays (
+    job_id      BLOB    NOT NULL PRIMARY KEY,
+    first_child BLOB    NOT NULL,
+    children    INTEGER NOT NULL,
+    child_spec  TEXT    NOT NULL
+) WITHOUT ROWID;
+-- How many of its children are where, as JSON; rewritten with every commit in which one moves.
+CREATE TABLE array_progress (
+    job_id   BLOB NOT NULL PRIMARY KEY,
+    progress TEXT NOT NULL
+) WITHOUT ROWID;
 
 -- The jobs that a queued job waits for, as a JSON list: a row only while it does.
 CREATE TABLE job_waits (

@@ -12,7 +12,9 @@ use crate::actors::messages::front_desk::{
 use crate::actors::messages::scheduler::StopPlacing;
 use crate::actors::messages::send;
 use crate::contract::ids::JobId;
+use crate::contract::job::JobState;
 use crate::credentials::known::Standing;
+use crate::domain::array::LiveArray;
 use crate::domain::change::{Change, UsedKey};
 use crate::domain::job::{LiveJob, Stage};
 use crate::domain::placement::Shape;
@@ -35,6 +37,14 @@ impl JobSupervisor {
         } else {
             None
         }
+    }
+
+    /// The state for which a job cannot be removed: its own, or that of the array that still counts it.
+    fn state_that_keeps(&self, job_id: JobId, parent: Option<JobId>) -> Option<JobState> {
+        let job = self.jobs.get(&job_id).map(LiveJob::state);
+        let array = [Some(job_id), parent].into_iter().flatten().find_map(|id| self.arrays.live.get(&id));
+        // An array that has ended is forgotten once that is on disk; until then its children are counted.
+        job.filter(|state| !state.ended()).or(array.map(LiveArray::state).filter(|state| !state.ended()))
     }
 
     /// Whether something runs that can be stopped: a worker that does not answer is told when it comes back.
@@ -78,15 +88,23 @@ impl Handler<SubmitJobs> for JobSupervisor {
         };
         let mut ledger = self.ledger();
         let mut ids = Vec::with_capacity(call.jobs.len());
+        let mut held = 0;
         for new in call.jobs {
             let shape = self.shared_shape(Shape::of(&new.spec));
+            ids.push(new.record.id);
+            if let Some(array) = new.array {
+                let template = LiveJob::template(&new.record, shape);
+                let array = LiveArray::accept(&mut ledger, new.record, array, new.waits);
+                self.take_array(array, &template);
+                continue;
+            }
             let job = LiveJob::accept_after(&mut ledger, new.record, new.spec, shape, new.waits);
-            ids.push(job.id);
             self.jobs.insert(job.id, job);
+            held += 1;
         }
         let moved = self.await_dependencies(&mut ledger, &ids);
         ledger.changes.extend(key);
-        self.held_specs += ids.len();
+        self.held_specs += held;
         let seq = self.commit(ctx, ledger, &moved);
         self.speeches.push(seq, answer(reply, Ok(Keyed::Done(()))));
         if self.held_specs > super::HELD_SPECS {
@@ -107,13 +125,20 @@ impl Handler<CancelJob> for JobSupervisor {
             return;
         };
         let mut ledger = self.ledger();
-        let job = self.jobs.get_mut(&call.job_id);
-        let changed = job.is_some_and(|job| job.cancel(&mut ledger, call.now));
+        let mut touched = vec![call.job_id];
+        let changed = if let Some(array) = self.arrays.live.get_mut(&call.job_id) {
+            let changed = array.cancel(&mut ledger, call.now);
+            touched.extend(self.sweep(&mut ledger, call.job_id));
+            changed
+        } else {
+            let job = self.jobs.get_mut(&call.job_id);
+            job.is_some_and(|job| job.cancel(&mut ledger, call.now))
+        };
         if let Some(author) = call.by.filter(|_| changed) {
             ledger.audit(&author, Act::JobCancel, &call.job_id.to_string(), json!({ "now": call.now }));
         }
         ledger.changes.extend(key);
-        self.commit(ctx, ledger, &[call.job_id]);
+        self.commit(ctx, ledger, &touched);
         self.say_at_newest(answer(reply, Keyed::Done(changed)));
     }
 }
@@ -123,11 +148,8 @@ impl Handler<PurgeJob> for JobSupervisor {
 
     fn handle(&mut self, call: PurgeJob, ctx: &mut Self::Context) {
         let reply = call.reply;
-        if let Some(job) = self.jobs.get(&call.job_id)
-            && !matches!(job.stage(), Stage::Ended(_))
-        {
-            let refusal = JobNotEnded { state: job.state() };
-            self.say_at_newest(answer(reply, Err(refusal)));
+        if let Some(state) = self.state_that_keeps(call.job_id, call.parent) {
+            self.say_at_newest(answer(reply, Err(JobNotEnded { state })));
             return;
         }
         let Some(key) = self.take_key(call.key) else {
@@ -149,8 +171,10 @@ impl Handler<WatchJob> for JobSupervisor {
     type Result = ();
 
     fn handle(&mut self, watch: WatchJob, _: &mut Self::Context) {
-        match self.jobs.get(&watch.job_id) {
-            Some(job) if !satisfied(watch.until, job) => {
+        let job = self.jobs.get(&watch.job_id).map(|job| (job.state(), job.event_seq()));
+        let array = || self.arrays.live.get(&watch.job_id).map(|array| (array.state(), array.event_seq()));
+        match job.or_else(array) {
+            Some((state, seq)) if !satisfied(watch.until, state.ended(), seq) => {
                 self.watchers.park(watch.job_id, watch.until, watch.reply);
             }
             _ => self.say_at_newest(answer(watch.reply, ())),

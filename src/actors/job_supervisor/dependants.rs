@@ -45,13 +45,10 @@ impl JobSupervisor {
         let mut known = Known::default();
         let mut moved = Vec::new();
         for job_id in jobs {
-            let waits: Vec<JobId> = match self.jobs.get(job_id) {
-                Some(job) => job.waits().iter().map(|wait| wait.job).collect(),
-                None => continue,
-            };
+            let waits: Vec<JobId> = self.waits_of(*job_id).iter().map(|wait| wait.job).collect();
             for on in waits {
                 // One that ended and is not on disk yet comes as any other, once it is.
-                if self.jobs.contains_key(&on) {
+                if self.jobs.contains_key(&on) || self.arrays.live.contains_key(&on) {
                     self.dependants.waiting.entry(on).or_default().push(*job_id);
                 } else {
                     self.judge_dependant(ledger, *job_id, on, &mut known);
@@ -109,16 +106,33 @@ impl JobSupervisor {
 
     /// One job and one that it waits for, which is over.
     fn judge_dependant(&mut self, ledger: &mut Ledger, job_id: JobId, on: JobId, known: &mut Known) {
-        let Some(job) = self.jobs.get(&job_id) else { return };
-        let Some(wait) = job.waits().iter().find(|wait| wait.job == on).cloned() else { return };
+        let Some(wait) = self.waits_of(job_id).iter().find(|wait| wait.job == on).cloned() else { return };
         // What cannot be read now is judged after the next start.
         let Some(over) = self.over_of(on, known) else { return };
         let judged = dependency::judge(&wait, over)
             .and_then(|()| if wait.outputs { self.filled(job_id, &wait, known).map(Some) } else { Ok(None) });
-        let Some(job) = self.jobs.get_mut(&job_id) else { return };
-        match judged {
-            Ok(filled) => drop(job.dependency_met(ledger, on, filled)),
-            Err(end) => job.dependency_failed(ledger, *end),
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            match judged {
+                Ok(filled) => drop(job.dependency_met(ledger, on, filled)),
+                Err(end) => job.dependency_failed(ledger, *end),
+            }
+        } else if let Some(array) = self.arrays.live.get_mut(&job_id) {
+            match judged {
+                Ok(filled) => array.dependency_met(ledger, on, filled),
+                Err(end) => {
+                    array.dependency_failed(end);
+                    self.arrays.sweeping.insert(job_id);
+                }
+            }
+            self.arrays.due.insert(job_id);
+        }
+    }
+
+    /// What a job, or an array, still waits for.
+    fn waits_of(&self, job_id: JobId) -> &[Wait] {
+        match self.jobs.get(&job_id) {
+            Some(job) => job.waits(),
+            None => self.arrays.live.get(&job_id).map_or(&[], |array| array.waits()),
         }
     }
 
@@ -145,7 +159,8 @@ impl JobSupervisor {
             let detail = format!("{what} of {wait} cannot be read");
             Box::new(End::of(EndReason::InputUnavailable, detail))
         };
-        let held = self.jobs.get(&job_id).and_then(|job| job.spec.clone());
+        let array = self.arrays.live.get(&job_id).map(|array| array.spec.clone());
+        let held = array.or_else(|| self.jobs.get(&job_id).and_then(|job| job.spec.clone()));
         let spec = match held.or_else(|| self.stored_spec(job_id)) {
             Some(spec) => spec,
             None => return Err(unreadable("the spec that names outputs")),

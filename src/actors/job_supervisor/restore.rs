@@ -8,9 +8,13 @@ use super::StaleTask;
 use super::keys::KEPT;
 use crate::actors::messages::scheduler::CapacityTaken;
 use crate::contract::ids::{JobId, TaskId};
+use crate::contract::job::JobState;
 use crate::contract::quantity::Timestamp;
+use crate::contract::spec::JobSpec;
 use crate::credentials::known::Credentials;
+use crate::domain::array::{Layout, LiveArray, RestoredArray};
 use crate::domain::change::{TaskRecord, TaskStanding, TokenRecord};
+use crate::domain::dependency::Wait;
 use crate::domain::job::{LiveJob, Placed, Restored, with_memory};
 use crate::domain::ledger::SharedSpec;
 use crate::domain::placement::{Grant, Holding, Place, Shape};
@@ -20,6 +24,8 @@ use crate::store::{Reads, StoreError};
 pub struct Restoration {
     /// Live jobs.
     pub jobs: Vec<LiveJob>,
+    /// Live arrays; their children are among the jobs.
+    pub arrays: Vec<LiveArray>,
     /// Tasks that were given up and may still hold their place.
     pub stale: HashMap<TaskId, StaleTask>,
     /// What those hold.
@@ -65,8 +71,16 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
         .collect();
     let mut jobs = Vec::new();
     let mut waits = reads.waits()?;
+    let arrays = restored_arrays(reads, &mut waits)?;
     for row in reads.live_jobs()? {
-        jobs.push(LiveJob::restore(Restored {
+        if arrays.contains_key(&row.id) {
+            continue;
+        }
+        let member = row.parent.and_then(|parent| arrays.get(&parent)).map(|array| {
+            let place = row.id.as_u128().saturating_sub(array.child(0).as_u128()) as usize;
+            (array.member(place), array.spec.clone())
+        });
+        let mut job = LiveJob::restore(Restored {
             id: row.id,
             priority: row.priority,
             submitted_at: row.submitted_at,
@@ -76,7 +90,12 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
             waits: waits.remove(&row.id).unwrap_or_default(),
             standing: row.standing,
             task: tasks.remove(&row.id),
-        }));
+        });
+        if let Some((member, spec)) = member {
+            job.spec = job.placed().is_none().then_some(spec);
+            job.member = Some(Box::new(member));
+        }
+        jobs.push(job);
     }
     let mut stale = HashMap::new();
     let mut stale_holdings = Vec::new();
@@ -98,11 +117,46 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
         tokens,
         credentials,
         jobs,
+        arrays: arrays.into_values().collect(),
         stale,
         stale_holdings,
         key_scopes: reads.used_key_scopes(now.minus(KEPT))?,
         position: reads.last_position()?,
     })
+}
+
+fn restored_arrays(
+    reads: &Reads,
+    waits: &mut HashMap<JobId, Vec<Wait>>,
+) -> Result<HashMap<JobId, LiveArray>, RestoreError> {
+    let mut arrays = HashMap::new();
+    for row in reads.live_arrays()? {
+        let unreadable = |source| RestoreError::Unreadable { job_id: row.id, what: "the spec", source };
+        let whole: JobSpec = serde_json::from_str(&row.spec).map_err(unreadable)?;
+        let spec: SharedSpec = serde_json::from_str(&row.child_spec).map_err(unreadable)?;
+        let layout = whole.array.as_deref().map(Layout::of).unwrap_or_default();
+        let place = |id: JobId| id.as_u128().saturating_sub(row.first_child.as_u128()) as usize;
+        let mut children = vec![(JobState::Queued, false); row.children];
+        for (id, state, placed) in reads.children(row.id)? {
+            if let Some(child) = children.get_mut(place(id)) {
+                *child = (state, placed);
+            }
+        }
+        let worst = reads.worst_child(row.id)?.map(|(id, end)| (place(id), Box::new(end)));
+        let array = LiveArray::restore(RestoredArray {
+            id: row.id,
+            first_child: row.first_child,
+            spec,
+            layout: Arc::new(layout),
+            queue_deadline: row.queue_deadline,
+            waits: waits.remove(&row.id).unwrap_or_default(),
+            standing: row.standing,
+            children,
+            worst,
+        });
+        arrays.insert(array.id, array);
+    }
+    Ok(arrays)
 }
 
 fn with_specs(

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use crate::actors::messages::Reply;
 use crate::actors::messages::front_desk::Until;
 use crate::contract::ids::JobId;
-use crate::domain::job::{LiveJob, Stage};
 
 /// Parked questions by job.
 #[derive(Debug, Default)]
@@ -14,11 +13,10 @@ pub struct Watchers {
 }
 
 /// Whether a watcher has what it waits for.
-pub fn satisfied(until: Until, job: &LiveJob) -> bool {
-    let ended = matches!(job.stage(), Stage::Ended(_));
+pub fn satisfied(until: Until, ended: bool, event_seq: u64) -> bool {
     match until {
         Until::Ended => ended,
-        Until::EventAfter(seq) => ended || job.event_seq() > seq,
+        Until::EventAfter(seq) => ended || event_seq > seq,
     }
 }
 
@@ -31,19 +29,19 @@ impl Watchers {
     }
 
     /// Takes those that have what they wait for.
-    pub fn satisfied(&mut self, job: &LiveJob) -> Vec<Reply<()>> {
-        let Some(parked) = self.parked.get_mut(&job.id) else { return Vec::new() };
+    pub fn satisfied(&mut self, job_id: JobId, ended: bool, event_seq: u64) -> Vec<Reply<()>> {
+        let Some(parked) = self.parked.get_mut(&job_id) else { return Vec::new() };
         let mut done = Vec::new();
         let mut rest = Vec::new();
         for (until, reply) in parked.drain(..) {
-            if satisfied(until, job) {
+            if satisfied(until, ended, event_seq) {
                 done.push(reply);
             } else if !reply.is_closed() {
                 rest.push((until, reply));
             }
         }
         if rest.is_empty() {
-            self.parked.remove(&job.id);
+            self.parked.remove(&job_id);
         } else {
             *parked = rest;
         }

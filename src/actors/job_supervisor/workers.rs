@@ -67,7 +67,7 @@ impl JobSupervisor {
         if !fresh || self.stopping.is_some() {
             return Err(refused(false));
         }
-        let held = job.spec.is_some();
+        let held = job.spec.is_some() && job.member.is_none();
         let Some(spec) = job.spec.clone().or_else(|| stored.get(&placement.job_id).cloned()) else {
             return Err(refused(false));
         };

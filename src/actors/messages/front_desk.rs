@@ -18,6 +18,7 @@ use crate::contract::quantity::Seconds;
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::Worker;
 use crate::credentials::known::Pass;
+use crate::domain::array::NewArray;
 use crate::domain::change::{JobRecord, TokenRecord, Uploader, UsedKey};
 pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
@@ -42,6 +43,8 @@ pub struct NewJob {
     pub spec: Arc<JobSpec>,
     /// The jobs that it waits for.
     pub waits: Vec<Wait>,
+    /// Its children, when it is an array.
+    pub array: Option<NewArray>,
 }
 
 /// Accept these jobs, all or none. Answered when they are on disk.
@@ -95,6 +98,8 @@ pub struct CancelJob {
 pub struct PurgeJob {
     /// Which; the edge has checked that it exists.
     pub job_id: JobId,
+    /// The array it is a child of: while that has not ended, its children are counted.
+    pub parent: Option<JobId>,
     /// Who asks, when that is to be on record.
     pub by: Option<Box<Author>>,
     /// The client's key, stored in the same commit.
@@ -174,6 +179,25 @@ pub enum Question {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no worker is called `{0}`")]
 pub struct NoSuchWorker(pub String);
+
+/// Why is the scheduler not told of this job?
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct WhyHeld {
+    /// Which.
+    pub job_id: JobId,
+    /// `None` = it is, or the job does not wait. Answered when the store shows it.
+    pub reply: Reply<Option<Held>>,
+}
+
+/// What keeps a job from being looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// One line for people.
+    Reason(String),
+    /// It is an array: ask why this child waits.
+    Child(JobId),
+}
 
 /// Who holds the places, if that is simple?
 #[derive(Debug, Message)]

@@ -305,6 +305,7 @@ mod tests {
             attempt: 1,
             spec: Arc::new(JobSpec::command(["true"])),
             gpus: Vec::new(),
+            array: None,
         }
     }
 

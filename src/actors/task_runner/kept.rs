@@ -221,6 +221,7 @@ mod tests {
             attempt: 1,
             spec: Arc::new(JobSpec::command(["true"])),
             gpus: Vec::new(),
+            array: None,
         };
         let task = TaskFolder::create(worker.path(), "boot", &assignment, &mut Spares::default()).unwrap();
         fs::create_dir(task.workspace().join("deep")).unwrap();

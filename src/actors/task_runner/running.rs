@@ -42,6 +42,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         workspace: &workspace,
         tmp: &folder.tmp(),
         stop_file: &folder.stop_file(),
+        array: assignment.array.as_ref(),
     };
     let env = environment(spec, around.options.host_environment.iter().cloned(), place);
     let cwd = match &spec.workload {

@@ -46,7 +46,7 @@ impl LiveJob {
         task_id: TaskId,
         spec: SharedSpec,
     ) -> Result<(), PlacementRefusal> {
-        if !matches!(self.stage, Stage::Queued) || !self.waits.is_empty() {
+        if !matches!(self.stage, Stage::Queued) || !self.waits.is_empty() || self.held() {
             return Err(PlacementRefusal::NotQueued);
         }
         if proposed_on != self.epoch {
@@ -75,6 +75,9 @@ impl LiveJob {
             gpus: seat.gpus.clone(),
             weight: seat.weight,
         }));
+        if let Some(member) = &self.member {
+            ledger.change(Change::ArtifactsShared { parent: member.parent, child: self.id });
+        }
         let mut data = json!({"worker": worker, "attempt": self.attempt, "epoch": self.epoch});
         if !seat.gpus.is_empty() {
             data["gpus"] = json!(seat.gpus);
@@ -94,6 +97,7 @@ impl LiveJob {
             attempt: self.attempt,
             spec: placed.spec.clone(),
             gpus: placed.grant.gpus.iter().map(|uuid| uuid.to_string()).collect(),
+            array: self.member.as_ref().map(|member| member.layout.place(member.place)),
         }
     }
 }

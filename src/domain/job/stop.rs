@@ -137,8 +137,19 @@ impl LiveJob {
         true
     }
 
+    /// It will never be started: so it ends, unless it has been.
+    pub fn cannot_start(&mut self, ledger: &mut Ledger, end: End) {
+        if matches!(self.stage, Stage::Queued | Stage::Scheduled(_)) {
+            self.end_unstarted_so(ledger, end);
+        }
+    }
+
     fn end_unstarted(&mut self, ledger: &mut Ledger, reason: EndReason, detail: Option<String>) {
-        let end = End::of(reason, detail.clone());
+        self.end_unstarted_so(ledger, End::of(reason, detail));
+    }
+
+    fn end_unstarted_so(&mut self, ledger: &mut Ledger, end: End) {
+        let detail = end.detail.clone();
         if let Stage::Scheduled(placed) = &self.stage {
             let placed = placed.clone();
             // A task that has not started can only be cancelled, whatever ended its job.

@@ -6,6 +6,7 @@ use super::{LiveJob, Stage};
 use crate::contract::end::End;
 use crate::contract::event::EventType;
 use crate::contract::ids::JobId;
+use crate::domain::array::Member;
 use crate::domain::change::Change;
 use crate::domain::dependency::Wait;
 use crate::domain::ledger::{Ledger, SharedSpec};
@@ -46,6 +47,29 @@ impl LiveJob {
             self.waits.clear();
             ledger.change(Change::JobWaits(self.id, Vec::new()));
         }
+    }
+
+    /// A job of an array, which is written with its array. `self` is what they have in common.
+    pub fn child(&self, id: JobId, member: Member) -> Self {
+        Self { id, member: Some(Box::new(member)), ..self.clone() }
+    }
+
+    /// Its turn among the children of its array has come.
+    pub fn take_turn(&mut self, ledger: &mut Ledger, spec: SharedSpec) {
+        if let Some(member) = &mut self.member
+            && member.held
+        {
+            member.held = false;
+            self.spec = Some(spec);
+            if matches!(self.stage, Stage::Queued) {
+                self.enqueue(ledger);
+            }
+        }
+    }
+
+    /// Whether the scheduler is not told of it because others of its array go first.
+    pub(super) fn held(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.held)
     }
 
     /// A dependency is over and cannot be met any more.

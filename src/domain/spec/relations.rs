@@ -70,7 +70,7 @@ pub(super) fn distributed(reader: &mut Reader, node: Node<'_>) -> Option<Box<Dis
 }
 
 pub(super) fn array(reader: &mut Reader, node: Node<'_>) -> Option<Box<Array>> {
-    let fields = reader.fields(node, &["start", "count", "items", "max_running"])?;
+    let fields = reader.fields(node, &["start", "count", "items", "indices", "max_running"])?;
     if fields.has("count") == fields.has("items") {
         reader.fault(node.at, "invalid", "exactly one of `count` and `items` is needed");
     }
@@ -84,5 +84,16 @@ pub(super) fn array(reader: &mut Reader, node: Node<'_>) -> Option<Box<Array>> {
         reader.list(node, limits::ARRAY_JOBS, |_, node, _| Some(node.value.clone()))
     });
     let max_running = fields.read(reader, "max_running", |reader, node| reader.count(node, 1..=most));
-    Some(Box::new(Array { start: start.unwrap_or_default(), count, items, max_running }))
+    let start = start.unwrap_or_default();
+    let all = items.as_ref().map_or(count.unwrap_or_default(), |items| items.len() as u64);
+    let indices = fields.read(reader, "indices", |reader, node| {
+        let indices = reader.list(node, limits::ARRAY_JOBS, |reader, node, _| {
+            reader.count(node, start..=start.saturating_add(all.saturating_sub(1)))
+        })?;
+        if indices.is_empty() || !indices.is_sorted_by(|one, next| one < next) {
+            return reader.invalid(node.at, "expected at least one index, ascending, none twice");
+        }
+        Some(indices)
+    });
+    Some(Box::new(Array { start, count, items, indices, max_running }))
 }

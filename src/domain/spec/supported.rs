@@ -29,7 +29,6 @@ const NOT_YET: &[NotYet] = &[
     row(&["resources", "frameworks"], blank, "frameworks as a requirement"),
     row(&["profile"], |value| value == "cpu" || blank(value), "profiles other than `cpu`"),
     row(&["python"], blank, "Python environments"),
-    row(&["array"], blank, "arrays"),
     row(&["container"], blank, "containers"),
     row(&["run_as"], blank, "running as another user"),
     row(&["mounts"], blank, "mounts"),

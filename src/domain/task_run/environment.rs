@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
+use crate::contract::array::ArrayPlace;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::spec::{JobSpec, Run, Workload};
 
@@ -26,6 +27,8 @@ pub struct TaskPlace<'a> {
     pub tmp: &'a Path,
     /// A file that appears when the task should stop, absolute.
     pub stop_file: &'a Path,
+    /// Which child of an array it is.
+    pub array: Option<&'a ArrayPlace>,
 }
 
 /// The whole environment of a task. `host` is the worker's own; the spec's `env` comes last and wins.
@@ -54,6 +57,13 @@ pub fn environment(
     set("GPULAYER_WORKSPACE", place.workspace.into());
     set("GPULAYER_OUTPUTS", place.workspace.into());
     set("GPULAYER_STOP_FILE", place.stop_file.into());
+    if let Some(array) = place.array {
+        set("GPULAYER_ARRAY_INDEX", array.index.to_string().into());
+        set("GPULAYER_ARRAY_COUNT", array.count.to_string().into());
+        if let Some(item) = &array.item {
+            set("GPULAYER_ARRAY_ITEM", item.as_str().map_or_else(|| item.to_string(), str::to_owned).into());
+        }
+    }
     for (name, value) in &spec.env {
         variables.insert(name.into(), value.into());
     }

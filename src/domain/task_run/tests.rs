@@ -454,6 +454,8 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
 
     let mut spec = plain();
     spec.env.insert("HOME".into(), "/elsewhere".into());
+    let array =
+        crate::contract::array::ArrayPlace { index: 7, count: 9, item: Some(serde_json::json!({"a": 1})) };
     let host = [("PATH", "/bin"), ("HOME", "/root"), ("LC_ALL", "C"), ("SECRET_TOKEN", "x"), ("LCD", "y")];
     let place = TaskPlace {
         job_id: crate::contract::ids::JobId::from_u128(1),
@@ -462,6 +464,7 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
         workspace: Path::new("/w/workspace"),
         tmp: Path::new("/w/tmp"),
         stop_file: Path::new("/w/stop"),
+        array: Some(&array),
     };
     let host = host.map(|(name, value)| (OsString::from(name), OsString::from(value)));
     let found = environment(&spec, host, place);
@@ -470,6 +473,8 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
     assert_eq!((at("SECRET_TOKEN"), at("LCD")), (None, None));
     assert_eq!((at("TMPDIR"), at("GPULAYER_WORKSPACE")), (Some("/w/tmp"), Some("/w/workspace")));
     assert_eq!((at("PYTHONUNBUFFERED"), at("GPULAYER_ATTEMPT")), (Some("1"), Some("3")));
+    assert_eq!((at("GPULAYER_ARRAY_INDEX"), at("GPULAYER_ARRAY_COUNT")), (Some("7"), Some("9")));
+    assert_eq!(at("GPULAYER_ARRAY_ITEM"), Some(r#"{"a":1}"#));
     assert_eq!((at("CUDA_VISIBLE_DEVICES"), at("CUDA_DEVICE_ORDER")), (Some(""), Some("PCI_BUS_ID")));
 }
 

@@ -6,7 +6,7 @@ use super::{Call, Content, Parameter, named, of};
 use crate::contract::artifact::{MissingAnswer, MissingRequest, OutputFile, PartialUpload};
 use crate::contract::event::Event;
 use crate::contract::explain::{Explanation, WhatIf};
-use crate::contract::job::{BatchAnswer, BatchRequest, CancelRequest, Job, Page, Sequence};
+use crate::contract::job::{BatchAnswer, BatchRequest, CancelRequest, Job, Page, RetryRequest, Sequence};
 use crate::contract::log::LogLine;
 use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, DeclineRequest, EpochRequest, FinishRequest, HeartbeatAnswer,
@@ -103,7 +103,13 @@ fn jobs() -> Vec<Call> {
             gives: Nothing,
         },
         post("/v1/jobs/{job_id}/cancel", "Stop a job", Json(of::<CancelRequest>()), 200, Json(of::<Job>())),
-        post("/v1/jobs/{job_id}/retry", "Repeat an ended job as a new one", Nothing, 201, Json(of::<Job>())),
+        post(
+            "/v1/jobs/{job_id}/retry",
+            "Repeat an ended job as a new one",
+            Json(of::<RetryRequest>()),
+            201,
+            Json(of::<Job>()),
+        ),
         get(
             "/v1/jobs/{job_id}/explain",
             "Why a job waits, and what would let it run",

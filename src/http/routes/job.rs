@@ -9,9 +9,8 @@ use crate::clock;
 use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
-use crate::contract::job::{CancelRequest, Page};
+use crate::contract::job::{CancelRequest, Page, RetryRequest};
 use crate::contract::problem::Fault;
-use crate::contract::spec::JobSpec;
 use crate::domain::credentials::JobAct;
 use crate::domain::dependency;
 use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
@@ -22,6 +21,7 @@ use crate::http::query::Query;
 use crate::http::reading::{job_id_in, no_job};
 use crate::http::references;
 use crate::http::refusal::Refusal;
+use crate::http::retry;
 use crate::http::routes::submit::{created, first_job, named_only, submit};
 use crate::http::state::EdgeState;
 use crate::http::submission::{Bounds, as_submitted, new_job};
@@ -134,9 +134,9 @@ fn repeated(
     client: &Client,
     first: JobId,
 ) -> Result<NewJob, Refusal> {
-    let strange = body::parse_object::<serde_json::Value>(request, bytes, &[])?.warnings;
+    let Asked { asked, warnings: strange } = body::parse_object::<RetryRequest>(request, bytes, &["failed"])?;
     if let Some(field) = strange.into_iter().next() {
-        let detail = "this call takes no fields".to_owned();
+        let detail = "this call takes `failed` alone".to_owned();
         let fault = Fault { pointer: field.pointer, code: "unknown_field".to_owned(), detail };
         return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
     }
@@ -148,15 +148,15 @@ fn repeated(
             format!("job {first} is {}; it can be repeated after its end", before.state.word()),
         ));
     }
-    let spec: JobSpec = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
-    let document = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
+    let spec = retry::spec(&state.ports.reads, &before, asked.failed)?;
+    let document = serde_json::to_value(&spec).map_err(Refusal::internal)?;
     let bounds = Bounds::of(client, &state.ports);
     let faults = bounds.faults(&document, "");
     if !faults.is_empty() {
         return Err(Refusal::spec(faults));
     }
     let artifacts = bounds.pin_named(&document, "")?;
-    let waits = if before.started_at.is_some() {
+    let waits = if before.started_at.is_some() || before.parent.is_some() {
         // What it waited for was over as it should be, and may be gone by now.
         Vec::new()
     } else {
@@ -194,10 +194,23 @@ pub async fn purge(
         };
     }
     state.owned(&client, JobAct::Remove, job_id)?;
-    let named = state.ports.reads.artifacts_of(job_id)?;
+    let parent = state.ports.reads.parent_of(job_id)?;
+    let mut named = state.ports.reads.artifacts_of(job_id)?;
+    // Of an array everything goes, and what has never been placed has left nothing behind.
+    named.extend(state.ports.reads.artifacts_of_children(job_id)?);
+    let children = state.ports.reads.children(job_id)?;
+    let family: Vec<JobId> = std::iter::once(job_id)
+        .chain(children.into_iter().filter(|(_, _, placed)| *placed).map(|(child, ..)| child))
+        .collect();
     let used = key.map(|key| key.used(204, &[job_id], clock::now()));
     let outcome = desk::ask(|reply| {
-        state.ports.desk.purge_job.do_send(PurgeJob { job_id, by: Some(client.author()), key: used, reply })
+        state.ports.desk.purge_job.do_send(PurgeJob {
+            job_id,
+            parent,
+            by: Some(client.author()),
+            key: used,
+            reply,
+        })
     })
     .await??;
     let replayed = matches!(outcome, Keyed::Repeat);
@@ -205,12 +218,16 @@ pub async fn purge(
         state.repeated(key.as_ref())?;
     } else {
         // Lines that a stop in between leaves behind belong to no job and go with the next clean-up.
-        let _ = state.ports.logs.purge(job_id).await;
+        for id in &family {
+            let _ = state.ports.logs.purge(*id).await;
+        }
         let (reads, artifacts) = (state.ports.reads.clone(), state.ports.artifacts.clone());
         let kept = state.ports.kept.clone();
         blocking(move || {
-            if let Err(error) = kept.discard(job_id) {
-                tracing::warn!(%job_id, %error, "a kept workspace cannot be removed");
+            for job_id in family {
+                if let Err(error) = kept.discard(job_id) {
+                    tracing::warn!(%job_id, %error, "a kept workspace cannot be removed");
+                }
             }
             remove_unnamed(&named, &reads, &artifacts)
         })

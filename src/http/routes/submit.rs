@@ -26,6 +26,8 @@ use crate::http::submission::{Unreadable, as_submitted, read_job, resubmitted, r
 
 /// Jobs of a batch at most.
 pub const BATCH_JOBS: usize = 10_000;
+/// Children that all arrays of a batch may have together.
+const BATCH_CHILDREN: usize = 100_000;
 /// Faults of a batch that are listed; one bad generator makes the same one 10,000 times.
 const LISTED_FAULTS: usize = 1000;
 
@@ -201,6 +203,13 @@ fn read_batch(
         if faults.len() > LISTED_FAULTS {
             break;
         }
+    }
+    let children: usize = jobs.iter().filter_map(|job| Some(job.array.as_ref()?.layout.len())).sum();
+    if children > BATCH_CHILDREN {
+        let detail = format!(
+            "its arrays have {children} children together, at most {BATCH_CHILDREN} are taken at once"
+        );
+        faults.push(Fault { pointer: "/jobs".to_owned(), code: "invalid".to_owned(), detail });
     }
     faults.truncate(LISTED_FAULTS);
     if faults.is_empty() { Ok((jobs, warnings)) } else { Err(Refusal::spec(faults)) }

@@ -10,9 +10,10 @@ use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::job::{Job, JobState, Page};
 use crate::contract::quantity::Timestamp;
 use crate::domain::change::JobStanding;
+use crate::store::arrays::range;
 use crate::store::error::StoreError;
-use crate::store::rows::{JobResultsRow, JobRow, JobStandingRow, job_id, read_job};
-use crate::store::schema::{job_results, job_standings, job_waits, jobs};
+use crate::store::rows::{Beside, JobResultsRow, JobRow, JobStandingRow, job_id, read_job};
+use crate::store::schema::{array_progress, arrays, job_results, job_standings, job_waits, jobs};
 
 /// Which jobs a list shows. The default shows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub struct JobFilter {
     pub submitted_by: Option<String>,
     /// Whose newest task was placed there.
     pub worker: Option<WorkerId>,
-    /// Children of this array.
+    /// Children of this array; `None` = those that are no children, or with `worker` any.
     pub parent: Option<JobId>,
     /// Accepted after this moment.
     pub submitted_after: Option<Timestamp>,
@@ -51,20 +52,30 @@ const CANDIDATES: i64 = 10;
 /// Characters an id's end must have to be taken as one.
 const SHORTEST_SUFFIX: usize = 4;
 
-type JobRows = (JobRow, JobStandingRow, Option<JobResultsRow>, Option<String>);
+type JobRows = (JobRow, JobStandingRow, Option<JobResultsRow>, Beside);
 
 impl Reads {
     /// One job; `queue_reason` is left to whoever knows it.
     pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
         let row: Option<JobRows> = self.pool.query("a job", |connection| {
             job_standings::table
-                .inner_join(jobs::table.left_join(job_results::table).left_join(job_waits::table))
+                .inner_join(
+                    jobs::table
+                        .left_join(job_results::table)
+                        .left_join(job_waits::table)
+                        .left_join(arrays::table.on(arrays::job_id.nullable().eq(jobs::parent)))
+                        .left_join(array_progress::table),
+                )
                 .filter(job_standings::job_id.eq(id.to_bytes()))
                 .select((
                     JobRow::as_select(),
                     JobStandingRow::as_select(),
                     Option::<JobResultsRow>::as_select(),
-                    job_waits::waits.nullable(),
+                    (
+                        job_waits::waits.nullable(),
+                        arrays::child_spec.nullable(),
+                        array_progress::progress.nullable(),
+                    ),
                 ))
                 .first(connection)
                 .optional()
@@ -91,10 +102,6 @@ impl Reads {
         cursor: Option<JobId>,
         limit: usize,
     ) -> Result<Page<Job>, StoreError> {
-        if filter.parent.is_some() {
-            // Arrays come later: no job has a parent.
-            return Ok(Page { items: Vec::new(), next_cursor: None });
-        }
         let mut rows =
             self.pool.query("a page of jobs", |connection| load_page(connection, filter, cursor, limit))?;
         let more = rows.len() > limit;
@@ -140,8 +147,12 @@ impl Reads {
 
     fn latest(&self, submitted_by: Option<&str>, among: Option<&[String]>) -> Result<Vec<JobId>, StoreError> {
         read_ids(self.pool.query("the last job", |connection| {
-            let mut query =
-                jobs::table.select(jobs::id).order(jobs::id.desc()).limit(1).into_boxed::<Sqlite>();
+            let mut query = jobs::table
+                .filter(jobs::parent.is_null())
+                .select(jobs::id)
+                .order(jobs::id.desc())
+                .limit(1)
+                .into_boxed::<Sqlite>();
             if let Some(submitted_by) = submitted_by {
                 query = query.filter(jobs::submitted_by.eq(submitted_by));
             }
@@ -154,7 +165,12 @@ impl Reads {
 
     fn latest_named(&self, name: &str, among: Option<&[String]>) -> Result<Vec<JobId>, StoreError> {
         read_ids(self.pool.query("jobs by name", |connection| {
-            ids_among(among).filter(jobs::name.eq(name)).order(jobs::id.desc()).limit(1).load(connection)
+            ids_among(among)
+                .filter(jobs::name.eq(name))
+                .filter(jobs::parent.is_null())
+                .order(jobs::id.desc())
+                .limit(1)
+                .load(connection)
         })?)
     }
 
@@ -180,8 +196,8 @@ impl Reads {
     }
 }
 
-fn read_rows((job, standing, results, waits): JobRows) -> Result<Job, StoreError> {
-    read_job(job, standing, results, waits)
+fn read_rows((job, standing, results, beside): JobRows) -> Result<Job, StoreError> {
+    read_job(job, standing, results, beside)
 }
 
 /// Ids of the jobs of these projects, or of all.
@@ -200,12 +216,18 @@ fn load_page(
     limit: usize,
 ) -> QueryResult<Vec<JobRows>> {
     let mut query = job_standings::table
-        .inner_join(jobs::table.left_join(job_results::table).left_join(job_waits::table))
+        .inner_join(
+            jobs::table
+                .left_join(job_results::table)
+                .left_join(job_waits::table)
+                .left_join(arrays::table.on(arrays::job_id.nullable().eq(jobs::parent)))
+                .left_join(array_progress::table),
+        )
         .select((
             JobRow::as_select(),
             JobStandingRow::as_select(),
             Option::<JobResultsRow>::as_select(),
-            job_waits::waits.nullable(),
+            (job_waits::waits.nullable(), arrays::child_spec.nullable(), array_progress::progress.nullable()),
         ))
         .order(job_standings::job_id.desc())
         .limit(limit as i64 + 1)
@@ -220,6 +242,19 @@ fn load_page(
             query = query.filter(job_standings::ended_at.is_null());
         }
     }
+    query = match filter.parent {
+        Some(parent) => {
+            let range = range(connection, parent)?;
+            // No array has no children.
+            let (first, last) = range.unwrap_or(([1; 16], [0; 16]));
+            query
+                .filter(job_standings::job_id.between(first, last))
+                .filter(jobs::parent.eq(parent.to_bytes()))
+        }
+        // Who asks for a worker asks for what runs there, and that are children.
+        None if filter.worker.is_some() => query,
+        None => query.filter(jobs::parent.is_null()),
+    };
     if let Some(project) = &filter.project {
         query = query.filter(jobs::project.eq(project));
     }

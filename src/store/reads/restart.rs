@@ -13,7 +13,7 @@ use crate::domain::dependency::Wait;
 use crate::store::error::StoreError;
 use crate::store::rows::{JobStandingRow, OutboxRow, TaskRow, TaskStandingRow, TokenRow, WorkerRow, job_id};
 use crate::store::schema::{
-    events, job_standings, job_waits, jobs, meta, outbox, task_standings, tasks, tokens, workers,
+    arrays, events, job_standings, job_waits, jobs, meta, outbox, task_standings, tasks, tokens, workers,
 };
 
 /// Ids per query: well below SQLite's limit of bound values.
@@ -34,6 +34,8 @@ pub struct LiveRow {
     pub submitted_at: Timestamp,
     /// When its queue timeout ends.
     pub queue_deadline: Option<Timestamp>,
+    /// The array it is a child of.
+    pub parent: Option<JobId>,
     /// Where it stands.
     pub standing: JobStanding,
 }
@@ -47,6 +49,7 @@ struct LiveJobRow {
     project: String,
     submitted_at: i64,
     queue_deadline: Option<i64>,
+    parent: Option<Vec<u8>>,
 }
 
 impl Reads {
@@ -77,6 +80,7 @@ impl Reads {
                     project,
                     submitted_at: Timestamp::from_micros(row.submitted_at),
                     queue_deadline: row.queue_deadline.map(Timestamp::from_micros),
+                    parent: row.parent.map(|bytes| job_id(&bytes, "jobs.parent")).transpose()?,
                     standing: standing.read()?,
                 })
             })
@@ -127,10 +131,15 @@ impl Reads {
         let mut specs = Vec::with_capacity(ids.len());
         for ids in ids.chunks(IDS_AT_ONCE) {
             let bytes: Vec<[u8; 16]> = ids.iter().map(|id| id.to_bytes()).collect();
-            let rows: Vec<(Vec<u8>, String)> = self.pool.query("specs", |connection| {
-                jobs::table.filter(jobs::id.eq_any(bytes)).select((jobs::id, jobs::spec)).load(connection)
+            let rows: Vec<(Vec<u8>, String, Option<String>)> = self.pool.query("specs", |connection| {
+                jobs::table
+                    .left_join(arrays::table.on(arrays::job_id.nullable().eq(jobs::parent)))
+                    .filter(jobs::id.eq_any(bytes))
+                    .select((jobs::id, jobs::spec, arrays::child_spec.nullable()))
+                    .load(connection)
             })?;
-            for (id, spec) in rows {
+            for (id, spec, child_spec) in rows {
+                let spec = child_spec.unwrap_or(spec);
                 specs.push((job_id(&id, "jobs.id")?, Arc::from(spec)));
             }
         }

@@ -1,0 +1,45 @@
+//! What a retry runs: a job again as it was, of an array also only the children that did not succeed, and of a child the
+//! one index again.
+
+use super::refusal::Refusal;
+use crate::contract::error_code::ErrorCode;
+use crate::contract::ids::JobId;
+use crate::contract::job::{Job, JobState};
+use crate::contract::problem::Fault;
+use crate::contract::spec::{Array, JobSpec};
+use crate::store::Reads;
+
+/// The spec that repeats an ended job. `failed`: only what did not succeed.
+pub fn spec(reads: &Reads, before: &Job, failed: bool) -> Result<JobSpec, Refusal> {
+    if let (Some(parent), Some(index)) = (before.parent, before.array_index) {
+        let mut spec = array_spec(reads, parent)?;
+        only(&mut spec, vec![index]);
+        return Ok(spec);
+    }
+    let mut spec: JobSpec = serde_json::from_str(before.spec.get()).map_err(Refusal::internal)?;
+    if failed {
+        let indices = if spec.array.is_some() { reads.failed_indices(before.id)? } else { Vec::new() };
+        if before.state == JobState::Succeeded || (spec.array.is_some() && indices.is_empty()) {
+            let fault = Fault {
+                pointer: "/failed".to_owned(),
+                code: "invalid".to_owned(),
+                detail: "all of it succeeded, so there is nothing to repeat".to_owned(),
+            };
+            return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
+        }
+        only(&mut spec, indices);
+    }
+    Ok(spec)
+}
+
+fn array_spec(reads: &Reads, parent: JobId) -> Result<JobSpec, Refusal> {
+    let text = reads.array_spec(parent)?.ok_or_else(|| Refusal::not_found(format_args!("array {parent}")))?;
+    serde_json::from_str(&text).map_err(Refusal::internal)
+}
+
+fn only(spec: &mut JobSpec, indices: Vec<u64>) {
+    if let Some(array) = &mut spec.array {
+        let Array { indices: asked, .. } = &mut **array;
+        *asked = Some(indices);
+    }
+}
