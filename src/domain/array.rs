@@ -292,6 +292,7 @@ impl LiveArray {
         JobStanding {
             state: self.state,
             attempt: 1,
+            preemptions: 0,
             epoch: 0,
             event_seq: self.event_seq,
             worker: None,

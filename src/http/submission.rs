@@ -22,8 +22,8 @@ use crate::contract::spec::JobSpec;
 use crate::domain::array::{Layout, NewArray};
 use crate::domain::change::JobRecord;
 use crate::domain::credentials::Grant;
-use crate::domain::placement::Shape;
 use crate::domain::dependency;
+use crate::domain::placement::Shape;
 use crate::domain::spec::{self, ReadOptions};
 use crate::store::{Reads, StoreError};
 

@@ -18,6 +18,7 @@ use crate::domain::change::{ArrayRecord, JobStanding};
 const FRESH_CHILD: JobStanding = JobStanding {
     state: JobState::Queued,
     attempt: 1,
+    preemptions: 0,
     epoch: 0,
     event_seq: 1,
     worker: None,
@@ -112,6 +113,23 @@ pub fn range(connection: &mut SqliteConnection, parent: JobId) -> QueryResult<Op
         let last = JobId::from_u128(first.as_u128() + u128::from(children.unsigned_abs()).checked_sub(1)?);
         Some((first.to_bytes(), last.to_bytes()))
     }))
+}
+
+/// Ranges of children that a list steps over, at most: each is one more comparison for every row.
+const RANGES: i64 = 32;
+
+/// The first and the last child of the newest arrays that have not ended.
+pub fn live_ranges(connection: &mut SqliteConnection) -> QueryResult<Vec<([u8; 16], [u8; 16])>> {
+    let parents: Vec<Vec<u8>> = arrays::table
+        .inner_join(job_standings::table.on(job_standings::job_id.eq(arrays::job_id)))
+        .filter(job_standings::ended_at.is_null())
+        .order(arrays::job_id.desc())
+        .limit(RANGES)
+        .select(arrays::job_id)
+        .load(connection)?;
+    let ranges =
+        parents.iter().filter_map(|parent| range(connection, JobId::from_bytes(parent)?).transpose());
+    ranges.collect()
 }
 
 /// Removes the children of an array and what is written of it; the parent's own rows go like any job's.

@@ -16,7 +16,7 @@ use gpulayer::domain::change::{Change, JobRecord, JobStanding};
 use gpulayer::domain::dependency::{self, Over, Wait};
 use gpulayer::domain::job::{LiveJob, Stage};
 use gpulayer::domain::ledger::{Ledger, Notice};
-use gpulayer::domain::placement::Shape;
+use gpulayer::domain::placement::{Seated, Shape};
 use proptest::prelude::*;
 
 const PARENT: JobId = JobId::from_u128(1);
@@ -203,8 +203,10 @@ impl Family {
                 let told = self.told.contains(&id);
                 let spec = self.spec.clone();
                 self.step(place, |job, ledger| {
+                    let worker_id = WorkerId::from_u128(1);
+                    let seat = Seated { worker_id, incarnation: 1, gpus: vec![], weight: 1 };
                     let task = TaskId::from_u128(id.as_u128() * 100 + u128::from(job.epoch()));
-                    let placed = job.place(ledger, job.epoch(), WorkerId::from_u128(1), task, spec);
+                    let placed = job.place(ledger, job.epoch(), &seat, task, spec);
                     assert!(placed.is_err() || told, "nothing is placed that the scheduler was not told of");
                 });
             }

@@ -10,7 +10,7 @@ use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::job::{Job, JobState, Page};
 use crate::contract::quantity::Timestamp;
 use crate::domain::change::JobStanding;
-use crate::store::arrays::range;
+use crate::store::arrays::{live_ranges, range};
 use crate::store::error::StoreError;
 use crate::store::rows::{Beside, JobResultsRow, JobRow, JobStandingRow, job_id, read_job};
 use crate::store::schema::{array_progress, arrays, job_results, job_standings, job_waits, jobs};
@@ -229,17 +229,27 @@ fn load_page(
             Option::<JobResultsRow>::as_select(),
             (job_waits::waits.nullable(), arrays::child_spec.nullable(), array_progress::progress.nullable()),
         ))
-        .order(job_standings::job_id.desc())
         .limit(limit as i64 + 1)
         .into_boxed::<Sqlite>();
-    if let Some(cursor) = cursor {
-        query = query.filter(job_standings::job_id.lt(cursor.to_bytes()));
-    }
+    let live = !filter.states.is_empty() && !filter.states.iter().any(|state| state.ended());
     if !filter.states.is_empty() {
         query = query.filter(job_standings::state.eq_any(filter.states.iter().map(|state| state.word())));
         // Said in the index's own words, so that live jobs are found without reading the ended ones.
-        if !filter.states.iter().any(|state| state.ended()) {
+        if live {
             query = query.filter(job_standings::ended_at.is_null());
+        }
+    }
+    // Live jobs are found by their own index, others by that of parents and jobs without one; and the children of a live
+    // array are stepped over in one go.
+    let before = cursor.map_or([u8::MAX; 16], |cursor| cursor.to_bytes());
+    query = if live || filter.parent.is_some() || filter.worker.is_some() {
+        query.filter(job_standings::job_id.lt(before)).order(job_standings::job_id.desc())
+    } else {
+        query.filter(jobs::id.lt(before)).order(jobs::id.desc())
+    };
+    if live && filter.parent.is_none() && filter.worker.is_none() {
+        for (first, last) in live_ranges(connection)? {
+            query = query.filter(diesel::dsl::not(job_standings::job_id.between(first, last)));
         }
     }
     query = match filter.parent {
