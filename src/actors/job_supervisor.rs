@@ -1,13 +1,13 @@
 //! JobSupervisor: the one who disposes. Every step of every job is decided here, one after the other.
 //!
-//! Owns: all live jobs and their tasks, the idempotency keys, the credentials, the tables `jobs`, `tasks`, `events`,
-//! `used_keys`, `tokens`.
+//! Owns: all live jobs, arrays and their tasks, who waits for whom, the idempotency keys, the credentials, the tables
+//! `jobs`, `arrays`, `tasks`, `events`, `used_keys`, `tokens`.
 //! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
 //! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
-//! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `CountJobs`, `PrepareStop`,
-//! `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `SessionClosed`,
-//! `TasksReported`, `WorkerReturned`, `TaskGone`, `TasksUnaccounted`), the lease reaper (`LeaseExpired`, `LeaseResumed`), the journal
-//! (`Durable`).
+//! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `WhyHeld`, `CountJobs`,
+//! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `SessionClosed`,
+//! `TasksReported`, `WorkerReturned`, `TaskGone`, `TasksUnaccounted`), the lease reaper (`LeaseExpired`, `LeaseResumed`),
+//! the journal (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
 //! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
 

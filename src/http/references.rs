@@ -51,7 +51,10 @@ pub fn named(value: &Value, prefix: &str, client: &Client, reads: &Reads) -> Res
             None => {
                 let found = reads.named_job(id)?;
                 let found = found.filter(|(job, _)| client.grant.judge(JobAct::See, job).is_ok());
-                if let Some((_, Some(name))) = &found {
+                // Whoever sees this job is told the name, and need not see the other project.
+                if let Some((job, Some(name))) = &found
+                    && job.project == project
+                {
                     named.names.insert(id, name.clone());
                 }
                 let there = found.is_some();

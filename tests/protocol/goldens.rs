@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gpulayer::contract::artifact::{MissingAnswer, MissingRequest, OutputFile, PartialUpload};
 use gpulayer::contract::event::Event;
-use gpulayer::contract::job::{BatchAnswer, CancelRequest, Job, Page, Sequence};
+use gpulayer::contract::job::{BatchAnswer, CancelRequest, Job, Page, RetryRequest, Sequence};
 use gpulayer::contract::log::LogLine;
 use gpulayer::contract::problem::Problem;
 use gpulayer::contract::protocol::*;
@@ -90,6 +90,7 @@ const GOLDENS: &[Golden] = goldens! {
     "CreatedToken" CreatedToken,
     "TokenPage" Page<Token>,
     "CancelRequest" CancelRequest,
+    "RetryRequest" RetryRequest,
     "DrainRequest" DrainRequest,
     "EvictRequest" EvictRequest,
     "StopRequest" StopRequest,

@@ -1,6 +1,6 @@
 //! To the job supervisor. Client commands come as the front desk got them (`SubmitJobs`, `CancelJob`,
 //! `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`, `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`,
-//! `RecordUpload`, `WatchJob`, `CountJobs`, `PrepareStop`, `StorageLevel`); these come from other actors.
+//! `RecordUpload`, `WatchJob`, `WhyHeld`, `CountJobs`, `PrepareStop`, `StorageLevel`); these come from other actors.
 
 use actix::Message;
 

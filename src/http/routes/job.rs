@@ -156,7 +156,14 @@ fn repeated(
         return Err(Refusal::spec(faults));
     }
     let artifacts = bounds.pin_named(&document, "")?;
-    let waits = if before.started_at.is_some() || before.parent.is_some() {
+    // What a child waited for was its array's to wait for.
+    let begun = match before.parent {
+        Some(parent) => {
+            state.ports.reads.job_standing(parent)?.is_some_and(|parent| parent.started_at.is_some())
+        }
+        None => before.started_at.is_some(),
+    };
+    let waits = if begun {
         // What it waited for was over as it should be, and may be gone by now.
         Vec::new()
     } else {
