@@ -187,7 +187,9 @@ impl Family {
             for place in places {
                 let job = &mut self.jobs[place];
                 match &sweep {
-                    Sweep::Cancel { now } => drop(job.cancel(&mut ledger, *now)),
+                    Sweep::Cancel { now } => {
+                        job.cancel(&mut ledger, *now);
+                    }
                     Sweep::End(end) => job.cannot_start(&mut ledger, (**end).clone()),
                     Sweep::QueueTimeout => job.queue_timeout(&mut ledger),
                 }
@@ -227,7 +229,9 @@ impl Family {
                     })),
                 );
             }
-            Happening::CancelChild(place) => self.step(place, |job, ledger| drop(job.cancel(ledger, true))),
+            Happening::CancelChild(place) => self.step(place, |job, ledger| {
+                job.cancel(ledger, true);
+            }),
             Happening::CancelAll { now } => {
                 let mut ledger = Ledger::new(self.now, self.position);
                 self.array.cancel(&mut ledger, now);

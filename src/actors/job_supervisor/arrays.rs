@@ -127,7 +127,9 @@ impl JobSupervisor {
             let child = array.child(place);
             let Some(job) = self.jobs.get_mut(&child) else { continue };
             match &sweep {
-                Sweep::Cancel { now } => drop(job.cancel(ledger, *now)),
+                Sweep::Cancel { now } => {
+                    job.cancel(ledger, *now);
+                }
                 Sweep::End(end) => job.cannot_start(ledger, (**end).clone()),
                 Sweep::QueueTimeout => job.queue_timeout(ledger),
             }

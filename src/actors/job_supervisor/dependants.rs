@@ -113,7 +113,9 @@ impl JobSupervisor {
             .and_then(|()| if wait.outputs { self.filled(job_id, &wait, known).map(Some) } else { Ok(None) });
         if let Some(job) = self.jobs.get_mut(&job_id) {
             match judged {
-                Ok(filled) => drop(job.dependency_met(ledger, on, filled)),
+                Ok(filled) => {
+                    job.dependency_met(ledger, on, filled);
+                }
                 Err(end) => job.dependency_failed(ledger, *end),
             }
         } else if let Some(array) = self.arrays.live.get_mut(&job_id) {

@@ -22,8 +22,8 @@ use crate::domain::array::NewArray;
 use crate::domain::change::{JobRecord, TokenRecord, Uploader, UsedKey};
 pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
-use crate::domain::placement::QueuedJob;
 use crate::domain::dependency::Wait;
+use crate::domain::placement::QueuedJob;
 
 /// A keyed call's outcome (CONTRACT, Requests and answers, `Idempotency-Key`).
 #[derive(Debug, Clone, PartialEq, Eq)]
