@@ -12,7 +12,7 @@ use super::error::JoinError;
 use super::settled::Settled;
 use super::told::{News, Told};
 use crate::cli::screen::say;
-use crate::cli::shown::quoted;
+use crate::cli::shown::{harmless, quoted};
 use crate::client::http_channel::HttpChannel;
 use crate::config::Readiness;
 use crate::worker::{Farewell, Worker, WorkerEnd};
@@ -163,7 +163,8 @@ impl Scene {
         match news {
             News::Joined { worker_id, again } => {
                 let word = if again { " again" } else { "" };
-                self.joined = format!("joined {}{word} as {} ({worker_id})", self.server, self.name);
+                let name = harmless(&self.name, false);
+                self.joined = format!("joined {}{word} as {name} ({worker_id})", self.server);
                 if !only_join {
                     say(&self.joined);
                 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{JoinError, fault};
 use super::remembered::Remembered;
+use crate::cli::shown::harmless;
 use crate::cli::worker_args::WorkerArgs;
 use crate::client::{ConnectionString, Endpoint, Trust, connection_string};
 use crate::config::{Settings, places};
@@ -315,7 +316,7 @@ fn remember(reader: &mut Reader, args: &WorkerArgs, to: &mut Remembered) {
     }
     if let Some(name) = &args.name {
         if !worker::is_name(name) {
-            reader.wrong("--name", format!("{name}: expected {}", worker::NAME_RULE));
+            reader.wrong("--name", format!("{}: expected {}", harmless(name, false), worker::NAME_RULE));
         }
         to.name = Some(name.clone());
     }
@@ -369,10 +370,13 @@ fn labels(reader: &mut Reader, given: &[String]) -> BTreeMap<String, String> {
     for text in given {
         let (key, value) = text.split_once('=').unwrap_or_default();
         let fits = (1..=LABEL_KEY_BYTES).contains(&key.len()) && value.len() <= LABEL_VALUE_BYTES;
-        if !fits || text.chars().any(char::is_control) {
+        if !fits || text.chars().any(worker::is_unseen) {
             reader.wrong(
                 "--label",
-                format!("{text}: expected KEY=VALUE, the key of 1 to 63 bytes, the value of at most 255"),
+                format!(
+                    "{}: expected KEY=VALUE, the key of 1 to 63 bytes, the value of at most 255, all of which is seen",
+                    harmless(text, false)
+                ),
             );
         }
         labels.insert(key.to_owned(), value.to_owned());
