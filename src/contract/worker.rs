@@ -287,6 +287,9 @@ pub struct Worker {
     /// Set while it takes no new tasks because an operator said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// It said that it leaves when its tasks are over, and takes no new ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
     /// Longest silence between two heartbeats since the server started or the worker came back, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_silence_s: Option<Seconds>,

@@ -108,6 +108,8 @@ impl Heartbeat {
             health: self.room.unhealthy(),
             secrets: Some(self.secret_names.borrow().clone()),
             answered_seq,
+            // Whoever leaves says so on its way out (`cli::join::told`).
+            leaving: false,
         }
     }
 

@@ -129,7 +129,8 @@ pub(super) fn settle(
     };
     remembered.url = endpoint.to_string();
     let trust = Trust { pins: remembered.pins.clone(), ca_file: remembered.ca_file.clone() };
-    let options = options(&remembered, folder, task_user, settings);
+    let mut options = options(&remembered, folder, task_user, settings);
+    options.rejoins = token.is_some();
     Ok(Settled { endpoint, trust, token, options, remembered })
 }
 
