@@ -2,6 +2,7 @@
 //! read of the store, and gives back JSON, a stream or a problem. It decides nothing about jobs.
 
 pub mod body;
+mod body_room;
 pub mod caller;
 pub mod desk;
 mod document;

@@ -12,8 +12,10 @@ pub const LOG_VARIABLE: &str = "GPULAYER_LOG";
 /// requests that cannot be read: anybody can send those.
 const DEFAULT_FILTER: &str = "info,actix_server=warn,actix_web=warn,actix_http=off";
 
-/// The same for a worker by itself, which tells of its server in lines of its own.
-const WORKER_FILTER: &str = "info,gpulayer::worker=error";
+/// The same for a worker by itself, which tells of itself and its server in lines of its own.
+const WORKER_FILTER: &str = "info,gpulayer::worker=off";
+/// The same on a terminal: whoever looks on reads those lines.
+const TERMINAL_FILTER: &str = "error,gpulayer::worker=off";
 
 /// Starts logging. A second call changes nothing.
 pub fn init() {
@@ -22,7 +24,7 @@ pub fn init() {
 
 /// As [`init`], for a worker by itself.
 pub fn init_worker() {
-    init_with(WORKER_FILTER);
+    init_with(if std::io::stderr().is_terminal() { TERMINAL_FILTER } else { WORKER_FILTER });
 }
 
 fn init_with(default: &str) {

@@ -24,7 +24,9 @@ use std::time::{Duration, Instant};
 use actix::Addr;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::actors::messages::task_runner::{AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned};
+use crate::actors::messages::task_runner::{
+    AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned, TellWhenIdle,
+};
 use crate::actors::task_runner::{
     DiskRoom, HeldTasks, KeptWorkspaces, Pause, RecoverError, TaskRunner, TaskRunnerOptions,
 };
@@ -45,11 +47,14 @@ use gauges::Gauges;
 use heartbeat::Heartbeat;
 use identity::{Beginning, WorkerFolder};
 pub use identity::{FolderError, KnownWorker, has_session, holder};
+pub use passage::make_folder;
 
 /// How long an acquire parks; the server's limit is 60 s.
 const ACQUIRE_PARK: Seconds = Seconds::new(45);
 /// How long the server has to take the last word of a worker that was revoked.
 const LAST_WORD_WITHIN: Duration = Duration::from_secs(5);
+/// How long a worker that leaves waits for what is over to be put away.
+const PUT_AWAY_WITHIN: Duration = Duration::from_secs(2);
 /// An empty answer that comes sooner was no poll, whoever sent it.
 const SHORTEST_PARK: Duration = Duration::from_secs(1);
 /// Between two words about a server that does not answer.
@@ -100,6 +105,9 @@ pub struct WorkerOptions {
     pub pythons: Vec<String>,
     /// Where other workers reach it.
     pub advertise_address: Option<String>,
+    /// Whether it may register anew when the server has revoked it or does not know it. What runs here of the session
+    /// before is killed first.
+    pub rejoins: bool,
     /// Who the server in the same process says it was last: with it the worker stays itself when its identity file is
     /// lost or damaged.
     pub known: Option<KnownWorker>,
@@ -124,6 +132,8 @@ impl WorkerOptions {
             task_user: None,
             pythons: Vec::new(),
             advertise_address: None,
+            // The daemon's own worker, and a database that does not know it: both are the daemon's.
+            rejoins: kind == WorkerKind::Local,
             known: None,
         }
     }
@@ -160,6 +170,10 @@ pub enum WorkerError {
 pub enum WorkerEnd {
     /// It was told to stop; its running tasks go on for the next start.
     Stopped,
+    /// It left for good, and the server knows.
+    Left,
+    /// It was to leave for good, and the server did not answer: to the server it is still a worker.
+    NotTold,
     /// The server ended its session. When it was revoked, its tasks were killed first.
     SessionOver(SessionEnd),
 }
@@ -194,7 +208,7 @@ impl Worker {
         options: WorkerOptions,
         channel: Arc<dyn WorkerChannel>,
     ) -> Result<WorkerHandle, WorkerError> {
-        let folder = WorkerFolder::open(&options.folder)?;
+        let folder = WorkerFolder::open(&options.folder, options.task_user.is_some())?;
         if let Some(user) = &options.task_user {
             passage::open(folder.path(), &user.ids)?;
         }
@@ -335,7 +349,7 @@ impl Life {
         };
         let heartbeat = heartbeat.start(heartbeat_stopped).map_err(WorkerError::Thread)?;
         let end = tokio::select! {
-            farewell = self.stop_ordered() => self.leave(farewell, &held).await,
+            farewell = self.stop_ordered() => self.leave(farewell, &held, &runner).await,
             Some(end) = over.recv() => self.session_over(end, &runner).await?,
             end = self.acquire(&held, &runner) => self.session_over(end, &runner).await?,
         };
@@ -371,9 +385,9 @@ impl Life {
         let opening = async {
             if let Some(session) = beginning.session.clone() {
                 match self.resume(session, &beginning, held, runner).await {
-                    // The daemon's own worker, and a database that does not know it: both are the daemon's.
-                    Err(WorkerError::NotAccepted(ChannelError::SessionOver(SessionEnd::Revoked)))
-                        if self.options.kind == WorkerKind::Local => {}
+                    Err(WorkerError::NotAccepted(ChannelError::SessionOver(
+                        SessionEnd::Revoked | SessionEnd::Unknown,
+                    ))) if self.options.rejoins => {}
                     resumed => return resumed,
                 }
             }
@@ -413,6 +427,7 @@ impl Life {
                     ChannelError::SessionOver(why @ SessionEnd::IdentityInUse) if patient => {
                         ChannelError::NotYet { why }
                     }
+                    ChannelError::UnknownSession => ChannelError::SessionOver(SessionEnd::Unknown),
                     // Before it was ever accepted, no newer start can have taken over from it.
                     ChannelError::SessionOver(SessionEnd::Superseded) => {
                         ChannelError::SessionOver(SessionEnd::Outdated)
@@ -464,6 +479,7 @@ impl Life {
                 free: held.free(&self.capabilities),
                 max_tasks: if full { 0 } else { TASKS_PER_ACQUIRE },
                 have: held.list_for_acquire(),
+                leaving: false,
             });
             let asked_at = Instant::now();
             match answer.await {
@@ -492,18 +508,22 @@ impl Life {
         }
     }
 
-    /// Revoked: no process of any task is left afterwards. Otherwise the tasks are somebody else's now.
+    /// Revoked, or about to be another worker: no process of any task is left afterwards. Otherwise the tasks are
+    /// somebody else's now, or wait for a server that knows them.
     async fn session_over(
         &self,
         end: SessionEnd,
         runner: &Addr<TaskRunner>,
     ) -> Result<WorkerEnd, WorkerError> {
-        tracing::warn!(%end, "the session is over");
-        if end == SessionEnd::Revoked {
+        tracing::debug!(%end, "the session is over");
+        let given_up = end == SessionEnd::Revoked || end == SessionEnd::Unknown && self.options.rejoins;
+        if given_up {
             let (reply, gone) = oneshot::channel();
             runner.do_send(AbandonTasks { reply });
             let _ = gone.await;
-            self.say_they_are_gone().await;
+            if end == SessionEnd::Revoked {
+                self.say_they_are_gone().await;
+            }
             self.folder.remember(None)?;
         }
         Ok(WorkerEnd::SessionOver(end))
@@ -522,18 +542,28 @@ impl Life {
         }
     }
 
-    async fn leave(&self, farewell: Farewell, held: &HeldTasks) -> WorkerEnd {
-        if farewell == Farewell::IfIdle && held.list().is_empty() {
-            let left = tokio::time::timeout(Duration::from_secs(5), self.channel.deregister()).await;
-            let forgotten = left.is_ok_and(|left| left.is_ok()).then(|| self.folder.remember(None));
-            if let Some(Err(error)) = forgotten {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "the identity stays although it is over"
-                );
-            }
+    async fn leave(&self, farewell: Farewell, held: &HeldTasks, runner: &Addr<TaskRunner>) -> WorkerEnd {
+        if farewell == Farewell::Silent {
+            return WorkerEnd::Stopped;
         }
-        WorkerEnd::Stopped
+        // One whose end the server has just heard of is put away at any moment.
+        let (reply, idle) = oneshot::channel();
+        runner.do_send(TellWhenIdle { reply });
+        drop(tokio::time::timeout(PUT_AWAY_WITHIN, idle).await);
+        if !held.list().is_empty() {
+            return WorkerEnd::Stopped;
+        }
+        let left = tokio::time::timeout(Duration::from_secs(5), self.channel.deregister()).await;
+        if !left.is_ok_and(|left| left.is_ok()) {
+            return WorkerEnd::NotTold;
+        }
+        if let Err(error) = self.folder.remember(None) {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the identity stays although it is over"
+            );
+        }
+        WorkerEnd::Left
     }
 }
 

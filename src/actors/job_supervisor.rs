@@ -6,8 +6,8 @@
 //! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
 //! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `WhyHeld`, `CountJobs`,
 //! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `SessionClosed`,
-//! `TasksReported`, `WorkerReturned`, `TaskGone`, `TasksUnaccounted`), the lease reaper (`LeaseExpired`, `LeaseResumed`),
-//! the journal (`Durable`).
+//! `TasksReported`, `WorkerReturned`, `WorkerLeaving`, `TaskGone`, `TasksUnaccounted`), the lease reaper
+//! (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
 //! After a restart: rebuilt from the store by [`restore`]; whatever followed from a job's state is told again.
 
@@ -133,6 +133,8 @@ struct Session {
     incarnation: u64,
     /// Set while it takes no new tasks.
     drain: Option<Drain>,
+    /// It takes no new tasks either, by its own word.
+    leaving: bool,
     ports: SessionPorts,
 }
 

@@ -35,7 +35,9 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::actors::messages::Reply;
-use crate::actors::messages::task_runner::{AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned};
+use crate::actors::messages::task_runner::{
+    AbandonTasks, OrdersReceived, SessionOpened, TasksAssigned, TellWhenIdle,
+};
 use crate::client::worker_channel::{SessionEnd, WorkerChannel};
 use crate::clock;
 use crate::config::SecretSource;
@@ -130,7 +132,7 @@ pub struct TaskRunner {
     spares: Spares,
     outbox: Outbox,
     flush_is_queued: bool,
-    abandoned: Vec<Reply<()>>,
+    idle: Vec<Reply<()>>,
 }
 
 /// Something happened to a task.
@@ -186,7 +188,7 @@ impl TaskRunner {
             spares,
             outbox: Outbox::default(),
             flush_is_queued: false,
-            abandoned: Vec::new(),
+            idle: Vec::new(),
         })
     }
 
@@ -288,6 +290,7 @@ impl Handler<Flush> for TaskRunner {
                 free: self.around.held.free(&self.around.options.capabilities),
                 max_tasks: if self.around.options.room.unhealthy().is_some() { 0 } else { TASKS_PER_ANSWER },
                 have: self.around.held.list_for_acquire(),
+                leaving: false,
             });
             let channel = Arc::clone(&self.around.options.channel);
             let runner = ctx.address();
@@ -322,11 +325,20 @@ impl Handler<AbandonTasks> for TaskRunner {
     type Result = ();
 
     fn handle(&mut self, message: AbandonTasks, ctx: &mut Self::Context) {
-        self.abandoned.push(message.reply);
+        self.idle.push(message.reply);
         let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
         for task_id in tasks {
             self.on(task_id, Event::Abandoned, ctx);
         }
+        self.answer_if_empty();
+    }
+}
+
+impl Handler<TellWhenIdle> for TaskRunner {
+    type Result = ();
+
+    fn handle(&mut self, message: TellWhenIdle, _: &mut Self::Context) {
+        self.idle.push(message.reply);
         self.answer_if_empty();
     }
 }
@@ -534,7 +546,7 @@ impl TaskRunner {
 
     fn answer_if_empty(&mut self) {
         if self.tasks.is_empty() {
-            for reply in self.abandoned.drain(..) {
+            for reply in self.idle.drain(..) {
                 let _ = reply.send(());
             }
         }

@@ -5,11 +5,13 @@
 //! Told by: the front desk (what the worker says), the supervisor (`Offer`, `StopTask`, `Settled`, `DrainDecided`,
 //! `SessionRevoked`).
 //! Tells: the supervisor (`TasksReported`, `WorkerReturned`, `TaskGone`, `TasksUnaccounted`, `SessionOpened`,
-//! `SessionClosed`), the lease reaper (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
+//! `SessionClosed`, `WorkerLeaving`), the lease reaper (`Renew`), the scheduler (`WorkerUp`, `WorkerDown`,
+//! `WorkerHealth`, `WorkerSecrets`,
 //! `WorkerDraining`, `WorkerLeft`).
 //! After a restart: opened again from the worker's row, offline until its first word; offers and stops are told
 //! again by the supervisor.
 
+mod departure;
 mod heartbeats;
 mod vitals;
 
@@ -19,18 +21,16 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 use tokio::time::Instant;
 
-use super::messages::front_desk::{
-    Acquire, DeregisterWorker, Keyed, ReportTasks, ResumeWorker, WorkerRefusal,
-};
+use super::messages::front_desk::{Acquire, Keyed, ReportTasks, ResumeWorker, WorkerRefusal};
 use super::messages::job_supervisor::{
-    SessionClosed, SessionOpened, TaskGone, TasksReported, TasksUnaccounted, WorkerReturned,
+    SessionClosed, SessionOpened, TaskGone, TasksReported, TasksUnaccounted, WorkerLeaving, WorkerReturned,
 };
 use super::messages::lease_reaper::Renew;
 use super::messages::scheduler::{
     WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
 };
 use super::messages::worker_session::{
-    Describe, DrainDecided, NewSession, Offer, SessionPorts, SessionRevoked, Settled, StopTask,
+    Describe, NewSession, Offer, SessionPorts, SessionRevoked, Settled, StopTask,
 };
 use super::messages::{Reply, send};
 use crate::clock;
@@ -82,6 +82,8 @@ pub struct SessionTells {
     pub left: Recipient<WorkerLeft>,
     /// The supervisor.
     pub closed: Recipient<SessionClosed>,
+    /// The supervisor.
+    pub leaving: Recipient<WorkerLeaving>,
 }
 
 /// See the module.
@@ -104,6 +106,8 @@ pub struct WorkerSession {
     process: Option<String>,
     vitals: Vitals,
     roll_call: RollCall,
+    /// It said that it leaves when its tasks are over.
+    leaving: bool,
     /// Why it says it is unhealthy; as old as its newest heartbeat.
     unhealthy: Option<String>,
 }
@@ -145,6 +149,7 @@ impl WorkerSession {
             process: None,
             vitals: Vitals::default(),
             roll_call: RollCall::default(),
+            leaving: false,
             unhealthy: None,
         }
     }
@@ -263,7 +268,7 @@ impl WorkerSession {
         match &self.presence {
             Presence::Offline { .. } => WorkerState::Offline,
             Presence::Online { .. } if self.unhealthy.is_some() => WorkerState::Unhealthy,
-            Presence::Online { .. } if self.record.drain.is_some() => WorkerState::Draining,
+            Presence::Online { .. } if self.takes_no_more() => WorkerState::Draining,
             Presence::Online { holds, .. } if holds.is_empty() => WorkerState::Idle,
             Presence::Online { .. } => WorkerState::Busy,
         }
@@ -353,6 +358,7 @@ impl Handler<ResumeWorker> for WorkerSession {
         self.roll_call.began_anew();
         // Its first heartbeat says it anew.
         self.heard_health(None);
+        self.stays();
         self.heard(ctx, Some(request.tasks.iter().map(|held| held.task_id).collect()));
         self.announce();
         if rebooted {
@@ -391,6 +397,7 @@ impl Handler<Acquire> for WorkerSession {
             return;
         }
         self.release_parked(ctx);
+        self.heard_leaving(call.request.leaving);
         let max_tasks = call.request.max_tasks as usize;
         let assignments = self.open_offers(&call.request.have, max_tasks);
         let wait = call.request.wait_s.min(LONGEST_PARK).duration();
@@ -414,6 +421,7 @@ impl Handler<ReportTasks> for WorkerSession {
             return;
         }
         let acquire = call.request.acquire.unwrap_or_default();
+        self.heard_leaving(acquire.leaving);
         let answer = ReportAnswer {
             results: Vec::with_capacity(call.request.items.len()),
             assignments: self.open_offers(&acquire.have, acquire.max_tasks as usize),
@@ -451,17 +459,6 @@ impl Handler<Settled> for WorkerSession {
         if !settled.started && !self.lost.contains(&settled.task_id) {
             self.stops.remove(&settled.task_id);
         }
-    }
-}
-
-impl Handler<DrainDecided> for WorkerSession {
-    type Result = ();
-
-    fn handle(&mut self, decided: DrainDecided, _: &mut Self::Context) {
-        self.record.drain = decided.drain;
-        let draining = decided.drain.is_some();
-        self.tells.draining.do_send(WorkerDraining { worker_id: self.record.id, draining });
-        self.record_with(decided.key, decided.reply, Ok(Keyed::Done(())));
     }
 }
 
@@ -516,22 +513,9 @@ impl Handler<Describe> for WorkerSession {
                 longest_silence_s: self.vitals.longest_silence(),
                 telemetry: online.then(|| self.vitals.telemetry()).flatten(),
                 clock_offset_s: self.vitals.clock_offset(),
+                leaving: online && self.leaving,
                 notes: if online { self.vitals.notes() } else { Vec::new() },
             });
         }
-    }
-}
-
-impl Handler<DeregisterWorker> for WorkerSession {
-    type Result = ();
-
-    fn handle(&mut self, call: DeregisterWorker, ctx: &mut Self::Context) {
-        self.record.gone = true;
-        self.release_parked(ctx);
-        self.fell_silent(ctx);
-        let worker_id = self.record.id;
-        self.tells.left.do_send(WorkerLeft { worker_id });
-        self.tells.closed.do_send(SessionClosed { worker_id });
-        self.record_then(call.reply, Ok(()));
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::server_args::{ConnectArgs, DoctorArgs, DownArgs, ServerCommand, UpArgs};
 use super::spec_args::SpecArgs;
-use super::worker_args::{JoinArgs, StopWorkerArgs, WorkerArgs};
+use super::worker_args::{JoinArgs, StartWorkerArgs, StopWorkerArgs};
 use crate::contract::job::JobState;
 use crate::contract::token::Role;
 
@@ -318,8 +318,8 @@ pub(super) enum WorkerCommand {
         #[arg(value_name = "WORKER", required = true)]
         workers: Vec<String>,
     },
-    /// Run this machine's worker in the foreground, as it has joined before
-    Start(Box<WorkerArgs>),
+    /// Run this machine's worker as it has joined before; Ctrl-C stops it, and it stays joined
+    Start(Box<StartWorkerArgs>),
     /// Stop this machine's worker; what it runs goes on, and the next start takes it up again
     Stop(StopWorkerArgs),
     /// Throw workers out: their tasks are killed and end `revoked`; only a join token lets them in again

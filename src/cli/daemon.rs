@@ -114,7 +114,7 @@ fn not_wanted_back(daemon: &OwnDaemon, context: &Context) -> Result<(), CliError
     Ok(())
 }
 
-fn confirmed(question: &str) -> bool {
+pub(super) fn confirmed(question: &str) -> bool {
     let mut stderr = std::io::stderr().lock();
     drop(stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush()));
     let mut answer = String::new();

@@ -41,6 +41,7 @@ pub(super) fn notes(worker: &Worker) -> Vec<String> {
     notes.extend(worker.health.clone());
     if worker.health.is_none() {
         notes.extend(drain(worker));
+        notes.extend(worker.leaving.then(|| "leaves when its tasks are over".to_owned()));
     }
     let offset = worker.clock_offset_s;
     let offset = offset.filter(|offset| offset.millis().unsigned_abs() > CLOCK_IS_RIGHT_MILLIS);

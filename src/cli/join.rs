@@ -23,11 +23,11 @@ use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::next_step::NextStep;
 use super::screen::{print, say};
-use super::worker_args::{JoinArgs, Standalone, StopWorkerArgs, WorkerArgs};
+use super::worker_args::{JoinArgs, Standalone, StartWorkerArgs, StopWorkerArgs, WorkerArgs};
 use crate::client::{Call, Client};
 use crate::config::{ConfigError, Settings};
 use crate::process::detached;
-use crate::worker::{WorkerError, has_session, holder};
+use crate::worker::{FolderError, WorkerError, has_session, holder};
 
 /// How long a server may take to show itself before a machine joins it.
 const FIRST_ANSWER_WITHIN: Duration = Duration::from_secs(15);
@@ -66,12 +66,39 @@ pub(super) fn join(
         return Ok(ExitStatus::SUCCESS);
     }
     start_log();
-    work(settled, Purpose::Work)?;
+    work(settled, Purpose::Work { interrupt_leaves: true })?;
     Ok(ExitStatus::SUCCESS)
 }
 
 /// `gpulayer worker start`.
 pub(super) fn start(
+    settings: &Settings,
+    server: Option<&str>,
+    args: &StartWorkerArgs,
+    start_log: StartLog,
+) -> Result<ExitStatus, CliError> {
+    if !args.detach {
+        return stay(settings, server, &args.worker, start_log);
+    }
+    let settled = settle(&args.worker, server, settings)?;
+    let folder = settled.folder().to_owned();
+    if holder(&folder).map_err(WorkerError::from).map_err(JoinError::from)?.is_some() {
+        return Err(JoinError::from(WorkerError::from(FolderError::InUse { path: folder })).into());
+    }
+    let known = has_session(&folder).map_err(WorkerError::from).map_err(JoinError::from)?;
+    let done = if known && settled.token.is_none() {
+        settled.remembered.write(&folder)?;
+        format!("{} works for {} again", settled.options.name, settled.endpoint)
+    } else {
+        work(settled, Purpose::OnlyJoin)?
+    };
+    background::start(&folder)?;
+    print(&format!("{done}\n\n{}", background::next_commands(&folder)))?;
+    Ok(ExitStatus::SUCCESS)
+}
+
+/// Works in this process. An interrupt stops the worker and leaves this machine joined.
+fn stay(
     settings: &Settings,
     server: Option<&str>,
     args: &WorkerArgs,
@@ -81,7 +108,7 @@ pub(super) fn start(
         detached::detach().map_err(|source| JoinError::Runtime { source })?;
         Purpose::WorkInBackground(crate::config::Readiness::on_stdin())
     } else {
-        Purpose::Work
+        Purpose::Work { interrupt_leaves: false }
     };
     let settled = settle(args, server, settings)?;
     start_log();
@@ -114,10 +141,15 @@ pub(super) fn stop(
         // The kernel tells nobody but a waiting thread when a lock is free, and that one could not give up.
         std::thread::sleep(LOOK_AGAIN);
     }
-    let folder = super::shown::quoted(&shown.to_string());
-    say(&format!(
-        "the worker has stopped; what it ran goes on, and `gpulayer worker start --folder {folder}` takes it up again"
-    ));
+    let (tasks, folder) = (folder.join("tasks"), super::shown::quoted(&shown.to_string()));
+    let runs = std::fs::read_dir(tasks).is_ok_and(|mut tasks| tasks.next().is_some());
+    say(&if runs {
+        format!(
+            "the worker has stopped; what it ran goes on, and `gpulayer worker start --folder {folder}` takes it up again"
+        )
+    } else {
+        format!("the worker has stopped; `gpulayer worker start --folder {folder}` starts it again")
+    });
     Ok(ExitStatus::SUCCESS)
 }
 
@@ -126,7 +158,7 @@ pub fn standalone(start_log: StartLog) -> ExitCode {
     let done = match Standalone::try_parse() {
         Ok(Standalone { url, worker }) => settings(&worker).and_then(|settings| {
             let server = url.or_else(|| settings.url.clone());
-            start(&settings, server.as_deref(), &worker, start_log)
+            stay(&settings, server.as_deref(), &worker, start_log)
         }),
         Err(told) => {
             drop(told.print());

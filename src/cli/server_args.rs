@@ -37,6 +37,9 @@ pub(super) struct UpArgs {
     /// Only the control plane: run no jobs on this machine
     #[arg(long)]
     pub(super) no_worker: bool,
+    /// Do not ask: `up` asks before it moves a server to an address where workers that joined do not find it
+    #[arg(long, short = 'y')]
+    pub(super) yes: bool,
 }
 
 /// `gpulayer down`.

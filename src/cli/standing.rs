@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -78,6 +78,11 @@ impl Standing {
         written.map_err(fault("write", &path))
     }
 
+    /// Whether whoever reaches a server that listens on `now` would not find it as this says.
+    pub(super) fn leaves(&self, now: SocketAddr) -> bool {
+        self.port != now.port() || self.host != now.ip() && !self.host.is_unspecified()
+    }
+
     /// For `server start`.
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![
@@ -111,7 +116,7 @@ mod tests {
     use super::*;
 
     fn args() -> UpArgs {
-        UpArgs { port: None, host: None, advertise_address: None, no_worker: false }
+        UpArgs { port: None, host: None, advertise_address: None, no_worker: false, yes: false }
     }
 
     #[test]
@@ -126,6 +131,24 @@ mod tests {
         let any = UpArgs { port: Some(0), ..args() };
         assert_eq!(Standing::asked(&any, Some(&second), &settings), second);
         assert_eq!(Standing::asked(&any, None, &settings).port, 0);
+    }
+
+    #[test]
+    fn a_server_leaves_a_place_with_its_port_or_for_a_narrower_host() {
+        let at = |host: &str, port| Standing {
+            host: host.parse().unwrap(),
+            port,
+            advertise_address: None,
+            with_worker: true,
+        };
+        let now = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for stays in ["[::]:8470", "10.0.0.7:8470", "127.0.0.1:8470"] {
+            assert!(!at("::", 8470).leaves(now(stays)), "{stays}");
+        }
+        assert!(!at("10.0.0.7", 8470).leaves(now("10.0.0.7:8470")));
+        assert!(at("::", 8471).leaves(now("[::]:8470")));
+        assert!(at("127.0.0.1", 8470).leaves(now("[::]:8470")));
+        assert!(at("10.0.0.8", 8470).leaves(now("10.0.0.7:8470")));
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! `up`: a daemon in the background that other machines reach over HTTPS, and what to type next on each of them.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::Context;
+use super::daemon::confirmed;
 use super::dry_run::curl_pin;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
@@ -12,12 +15,14 @@ use super::on_demand::OwnDaemon;
 use super::screen::{print, print_json, say};
 use super::server_args::UpArgs;
 use super::server_choice::{LOCAL, own_daemon};
-use super::shown::quoted;
+use super::shown::{harmless, quoted};
 use super::standing::Standing;
-use crate::client::Endpoint;
+use crate::client::{Client, Endpoint};
 use crate::config::Places;
 use crate::config::connections::Connections;
+use crate::contract::job::Page;
 use crate::contract::server::{Listening, ServerStatus, StopRequest};
+use crate::contract::worker::{Worker, WorkerKind};
 
 /// `gpulayer up`: takes the place of a daemon that was started on demand or otherwise; leaves one alone that is as
 /// asked for.
@@ -31,8 +36,13 @@ pub(super) async fn run(context: &Context, args: &UpArgs) -> Result<ExitStatus, 
         let mut asked = Standing::asked(args, before.as_ref(), &context.settings);
         let there = daemon.is_there()?;
         let running = if there { Some(client.get::<ServerStatus>("/v1/server").await?) } else { None };
-        let fits = running.is_some_and(|running| is_as_asked(&running)) && before.as_ref() == Some(&asked);
+        let fits = running.as_ref().is_some_and(is_as_asked) && before.as_ref() == Some(&asked);
         if !fits {
+            if let Some(listening) = running.and_then(|running| running.listening)
+                && !args.yes
+            {
+                may_move(&client, &listening, &asked).await?;
+            }
             if there {
                 stop(&daemon, &client, StopRequest { cancel_running: false, hand_over: true }).await?;
             }
@@ -57,6 +67,41 @@ pub(super) async fn run(context: &Context, args: &UpArgs) -> Result<ExitStatus, 
         || Connections::load(&places.connections()).is_ok_and(|saved| saved.current().is_some());
     print(page(&status, places, elsewhere).trim_end())?;
     Ok(ExitStatus::SUCCESS)
+}
+
+/// Asks before a server goes where the workers that joined it do not find it: they look for it where it was.
+async fn may_move(client: &Client, now: &Listening, asked: &Standing) -> Result<(), CliError> {
+    if now.address.parse().is_ok_and(|address| !asked.leaves(address)) {
+        return Ok(());
+    }
+    let workers: Page<Worker> = client.get("/v1/workers").await?;
+    let joined = workers.items.iter().filter(|worker| worker.kind == WorkerKind::Remote);
+    let names: Vec<String> = joined.map(|worker| harmless(&worker.name, false)).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let place = SocketAddr::new(asked.host, asked.port);
+    say(&left_behind(&names, &now.url, place));
+    if !std::io::stdin().is_terminal() {
+        say("give --yes to move it all the same");
+        return Err(CliError::NotConfirmed);
+    }
+    if confirmed(&format!("Move the server to {place}? [y/N] ")) {
+        Ok(())
+    } else {
+        Err(CliError::NotConfirmed)
+    }
+}
+
+fn left_behind(names: &[String], url: &str, place: SocketAddr) -> String {
+    let count = match names.len() {
+        1 => "1 worker has".to_owned(),
+        count => format!("{count} workers have"),
+    };
+    format!(
+        "{count} joined at {url} and will not find the server on {place}, until each joins again there: {}",
+        names.join(", ")
+    )
 }
 
 fn is_as_asked(running: &ServerStatus) -> bool {
@@ -189,6 +234,13 @@ mod tests {
         Stop it:
           gpulayer down
         "#);
+    }
+
+    #[test]
+    fn workers_that_would_not_find_the_server_are_named() {
+        let place = "[::]:18472".parse().unwrap();
+        let said = left_behind(&["a".to_owned(), "b".to_owned()], "https://10.0.0.7:8470", place);
+        insta::assert_snapshot!(said, @"2 workers have joined at https://10.0.0.7:8470 and will not find the server on [::]:18472, until each joins again there: a, b");
     }
 
     #[test]

@@ -328,7 +328,17 @@ pub(super) async fn placed_on(client: &Client, given: &str) -> Result<String, Cl
     }
     match worker_meant(&fleet, given) {
         Ok(worker) => Ok(worker.id.to_string()),
-        Err(CliError::NoSuchWorker { .. }) => Ok(given.to_owned()),
+        Err(CliError::NoSuchWorker { .. }) => {
+            let given = given.to_owned();
+            let known: Vec<_> = fleet.iter().map(|worker| harmless(&worker.name, false)).collect();
+            let known =
+                if known.is_empty() { String::new() } else { format!(" (there: {})", known.join(", ")) };
+            say(&format!(
+                "warning: no worker is called {} now{known}: the job waits until one joins",
+                harmless(&given, false)
+            ));
+            Ok(given)
+        }
         Err(error) => Err(error),
     }
 }

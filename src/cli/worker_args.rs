@@ -91,6 +91,16 @@ pub(super) struct JoinArgs {
     pub(super) systemd: Option<String>,
 }
 
+/// `gpulayer worker start`.
+#[derive(Debug, Args)]
+pub(super) struct StartWorkerArgs {
+    #[command(flatten)]
+    pub(super) worker: WorkerArgs,
+    /// Go on in the background
+    #[arg(long, short = 'd', conflicts_with = "tell_ready")]
+    pub(super) detach: bool,
+}
+
 /// Joins this machine to a GPUlayer server, as `gpulayer join` does, in the foreground.
 #[derive(Debug, Parser)]
 #[command(name = "gpulayer-worker", version)]

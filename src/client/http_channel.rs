@@ -36,9 +36,12 @@ const POLL_MARGIN: Duration = Duration::from_secs(10);
 /// How long a transfer that was cut tries to go on where it stood, before it begins anew.
 const TRANSFER_PATIENCE: Duration = Duration::from_secs(60);
 
+const REGISTER: &str = "register";
+
 /// A worker's line to a server somewhere else.
 pub struct HttpChannel {
     bare: Client,
+    join_token: String,
     clients: RwLock<Clients>,
     line: Arc<Line>,
 }
@@ -71,7 +74,7 @@ impl HttpChannel {
             // The worker repeats by itself, for longer and with its own pauses.
             .with_reconnect_for(Duration::ZERO);
         let clients = RwLock::new(Clients::new(&bare, join_token)?);
-        Ok(Self { bare, clients, line: Arc::default() })
+        Ok(Self { bare, join_token: join_token.to_owned(), clients, line: Arc::default() })
     }
 
     fn clients(&self) -> Clients {
@@ -151,6 +154,8 @@ fn failed(call: &'static str, error: ClientError) -> ChannelError {
                 Some(spoken) => ChannelError::ProtocolVersion { spoken },
                 None => ChannelError::Refused(problem),
             },
+            // A join token is no session.
+            ErrorCode::Unauthenticated if call != REGISTER => ChannelError::UnknownSession,
             ErrorCode::SessionRevoked => ChannelError::SessionOver(SessionEnd::Revoked),
             ErrorCode::Superseded => ChannelError::SessionOver(SessionEnd::Superseded),
             ErrorCode::IdentityInUse => ChannelError::SessionOver(SessionEnd::IdentityInUse),
@@ -180,9 +185,13 @@ impl WorkerChannel for HttpChannel {
 
     fn register(&self, request: RegisterRequest) -> Calling<'_, RegisterAnswer> {
         Box::pin(async {
+            // It may have spoken for a session that is over.
+            let clients =
+                Clients::new(&self.bare, &self.join_token).map_err(|error| failed(REGISTER, error))?;
+            *self.clients.write() = clients;
             let answer = self.post("/v1/workers/register", request, ANSWER_WITHIN).await;
             note_version(&self.clients().calls);
-            answer.map_err(|lost| lost.of("register"))
+            answer.map_err(|lost| lost.of(REGISTER))
         })
     }
 

@@ -64,6 +64,11 @@ pub enum ChannelError {
         /// What would end the session if it stayed so.
         why: SessionEnd,
     },
+    /// The server does not know the session's token. Its database may be back in a moment, so nothing is given up for it.
+    #[error(
+        "the server there does not know this worker: its database was lost, or an older one was put back, or it is another server"
+    )]
+    UnknownSession,
     /// The worker's session is over.
     #[error("the session is over: {0}")]
     SessionOver(SessionEnd),
@@ -101,7 +106,9 @@ impl ChannelError {
     pub fn may_repeat(&self) -> bool {
         match self {
             Self::Refused(problem) => problem.retryable,
-            Self::Unreachable { .. } | Self::TooLarge { .. } | Self::NotYet { .. } => true,
+            Self::Unreachable { .. } | Self::TooLarge { .. } | Self::NotYet { .. } | Self::UnknownSession => {
+                true
+            }
             Self::SessionOver(_) | Self::LocalFile { .. } | Self::ProtocolVersion { .. } => false,
         }
     }
@@ -113,6 +120,10 @@ pub enum SessionEnd {
     /// Revoked, or unknown to the server: kill everything and leave.
     #[error("it was revoked")]
     Revoked,
+    /// At its start the server does not know the worker: leave without touching anything, or, with a join token, kill
+    /// everything and join anew.
+    #[error("the server there does not know this worker")]
+    Unknown,
     /// A newer start of this worker has taken over, tasks included: leave without touching them.
     #[error("a newer start of this worker has taken over")]
     Superseded,

@@ -237,6 +237,9 @@ pub struct HeartbeatRequest {
     /// a task is not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_seq: Option<u64>,
+    /// It takes no new tasks, and leaves when those it has are over. Holds until the worker resumes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
 }
 
 /// The answer to a heartbeat.
@@ -271,6 +274,9 @@ pub struct AcquireRequest {
     /// What it has already.
     #[serde(default)]
     pub have: Vec<Held>,
+    /// As in a heartbeat.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
 }
 
 /// The answer to an acquire.

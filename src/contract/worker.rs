@@ -14,15 +14,28 @@ use super::quantity::{Cpus, Seconds, Timestamp};
 use super::telemetry::{ClockOffset, Telemetry};
 
 /// What [`is_name`] asks for, in words.
-pub const NAME_RULE: &str = "1 to 63 characters, without control characters or space around them";
+pub const NAME_RULE: &str = "1 to 63 characters, without `=`, control characters, characters that turn or hide text, or space \
+    around them; not like a worker's id, and not with `-` or `@` at the beginning";
 /// Characters of a worker's name at most.
 const NAME_CHARACTERS: usize = 63;
 
-/// Whether a worker can be called so: names are printed in tables and typed after `--on`.
+/// Whether a worker can be called so: names are printed in tables and typed after `--on`, where `zone=a` is a label, and
+/// a worker's id is that worker's.
 pub fn is_name(name: &str) -> bool {
     (1..=NAME_CHARACTERS).contains(&name.chars().count())
-        && !name.chars().any(char::is_control)
+        && !name.chars().any(|c| c == '=' || is_unseen(c))
+        && !name.starts_with(['-', '@'])
+        && !name.starts_with("wkr_")
         && name.trim() == name
+}
+
+/// Whether a character is not seen where it stands: control characters, and those that turn the direction of the text
+/// around them, hide in it, or break its line.
+pub fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A task's state (CONTRACT, Words and states).
@@ -278,6 +291,9 @@ pub struct Worker {
     /// Set while it takes no new tasks because an operator said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// It said that it leaves when its tasks are over, and takes no new ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
     /// Longest silence between two heartbeats since the server started or the worker came back, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_silence_s: Option<Seconds>,
@@ -317,4 +333,32 @@ pub struct DrainRequest {
 pub struct EvictRequest {
     /// The task to stop with its grace.
     pub task_id: TaskId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_seen_as_it_is_and_typed_as_nothing_else() {
+        for good in ["far", "box 7", "zürich-2", "a.b_c", "東京"] {
+            assert!(is_name(good), "{good}");
+        }
+        let long = "x".repeat(64);
+        for bad in [
+            "",
+            " far",
+            "far\n",
+            &long,
+            "n=1",
+            "@last",
+            "-x",
+            "wkr_01hf7yat00e2g0000000a7kq2b",
+            "a\u{202e}b",
+            "a\u{200b}b",
+            "\u{feff}a",
+        ] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
 }

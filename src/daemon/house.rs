@@ -111,6 +111,7 @@ impl House {
             draining: scheduler.clone().recipient(),
             left: scheduler.clone().recipient(),
             closed: supervisor.clone().recipient(),
+            leaving: supervisor.clone().recipient(),
         };
         let open_session = session_opener(timing, journal.clone(), durability.clone(), session_tells);
         let desk_tells = DeskTells {

@@ -6,15 +6,17 @@ use std::io::ErrorKind;
 use actix_web::HttpRequest;
 use actix_web::error::PayloadError;
 use actix_web::http::header;
-use actix_web::web::{Bytes, BytesMut, Payload};
+use actix_web::web::{Bytes, BytesMut, Data, Payload};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 use serde_path_to_error::Segment;
 
+use super::body_room::Taken;
 use super::document::{self, escaped};
 use super::refusal::Refusal;
+use super::state::EdgeState;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::job::{LEFT_OUT_HEADER, LeftOutOfSource};
 use crate::contract::problem::{Fault, Warning};
@@ -215,6 +217,12 @@ async fn read(request: &HttpRequest, mut payload: Payload, limit_bytes: usize) -
     let Some(second) = payload.next().await else {
         return Ok(first);
     };
+    let mut taken = request.app_data::<Data<EdgeState>>().map(|state| state.bodies.enter());
+    let mut room_for = |bytes: usize| {
+        let fits = taken.as_mut().is_none_or(|taken| taken.grow(bytes));
+        if fits { Ok(()) } else { Err(no_room()) }
+    };
+    room_for(first.len())?;
     let mut whole = BytesMut::with_capacity(usize::try_from(announced).unwrap_or(0).max(first.len() * 2));
     whole.extend_from_slice(&first);
     let mut next = Some(second);
@@ -223,10 +231,29 @@ async fn read(request: &HttpRequest, mut payload: Payload, limit_bytes: usize) -
         if whole.len() + piece.len() > limit_bytes {
             return Err(too_large());
         }
+        room_for(piece.len())?;
         whole.extend_from_slice(&piece);
         next = payload.next().await;
     }
-    Ok(whole.freeze())
+    Ok(Bytes::from_owner(Whole { bytes: whole, _taken: taken }))
+}
+
+/// A body in memory, which counts until nobody needs it.
+struct Whole {
+    bytes: BytesMut,
+    _taken: Option<Taken>,
+}
+
+impl AsRef<[u8]> for Whole {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn no_room() -> Refusal {
+    Refusal::new(ErrorCode::Overloaded, "too many large bodies are being sent at once; try again shortly")
+        .retry_after(1)
+        .closing()
 }
 
 fn unreadable(error: PayloadError) -> Refusal {

@@ -215,12 +215,17 @@ pub fn identify(request: &HttpRequest, state: &EdgeState) -> Result<Caller, Refu
     let origin = request.conn_data::<Origin>().copied().unwrap_or(Origin::Tcp);
     // Before any token: on the socket a stolen one is of no use to another user.
     admit_origin(origin, state.own_uid)?;
-    let Some(header) = request.headers().get(header::AUTHORIZATION) else {
+    let mut given = request.headers().get_all(header::AUTHORIZATION);
+    let Some(header) = given.next() else {
         return Ok(match origin {
             Origin::Unix { .. } => Caller::Client(state.local_client()),
             Origin::Tcp => Caller::Anonymous,
         });
     };
+    if given.next().is_some() {
+        // Which of them counts would be a guess, and whatever stands in between may guess otherwise.
+        return Err(Refusal::unauthenticated("`Authorization` was sent more than once"));
+    }
     let token = header
         .to_str()
         .ok()

@@ -117,11 +117,15 @@ fn check_host(request: &HttpRequest, state: &EdgeState) -> Result<(), Refusal> {
         return Ok(());
     }
     let given = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("");
+    // A target that is a whole URL names a host too; whatever stands in between may have gone by either.
+    let target = request.uri().authority().map(|authority| authority.as_str());
     let known = |name: &str| {
         let name = name.strip_suffix('.').unwrap_or(name);
         name.parse::<IpAddr>().is_ok() || state.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))
     };
-    if named_host(given).is_some_and(known) {
+    let is_ours = |given: &str| named_host(given).is_some_and(known);
+    let given = target.filter(|target| !is_ours(target)).unwrap_or(given);
+    if is_ours(given) {
         return Ok(());
     }
     Err(Refusal::new(

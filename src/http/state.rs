@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use actix_web::http::header::HeaderValue;
 use tokio::sync::watch;
 
+use super::body_room::BodyRoom;
 use super::caller::{Client, local_credential, user_name};
 use super::desk::Desk;
 use super::edge::RequestIds;
@@ -106,6 +107,7 @@ pub struct EdgeState {
     /// Names this start of the server.
     pub(super) start: HeaderValue,
     pub(super) failed_logins: FailedLogins,
+    pub(super) bodies: Arc<BodyRoom>,
     drain: watch::Sender<bool>,
     stopping: AtomicBool,
 }
@@ -129,6 +131,7 @@ impl EdgeState {
             request_ids: RequestIds::new(),
             start: HeaderValue::from(rand::random::<u64>()),
             failed_logins: FailedLogins::default(),
+            bodies: Arc::default(),
             drain: watch::Sender::new(false),
             stopping: AtomicBool::new(false),
         }

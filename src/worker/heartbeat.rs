@@ -109,6 +109,8 @@ impl Heartbeat {
             secrets: Some(self.secret_names.borrow().clone()),
             answered_seq,
             gpus: None,
+            // Whoever leaves says so on its way out (`cli::join::told`).
+            leaving: false,
         }
     }
 

@@ -3,12 +3,13 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::passage::make_folder;
 use crate::actors::task_runner::worker_ballast;
 use crate::client::worker_channel::Session;
 use crate::contract::ids::WorkerId;
@@ -140,10 +141,10 @@ pub enum FolderError {
 }
 
 impl WorkerFolder {
-    /// Makes the folder (0700) if need be, and holds it until this value goes.
-    pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(failed("make", path))?;
+    /// Makes the folder (0700) if need be, and holds it until this value goes. `passed_by_others`: tasks run as another
+    /// user.
+    pub(super) fn open(path: &Path, passed_by_others: bool) -> Result<Self, FolderError> {
+        make_folder(path, passed_by_others)?;
         let lock_path = path.join("lock");
         let mut asked = OpenOptions::new();
         let asked = asked.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -350,18 +351,18 @@ mod tests {
         let path = home.path().join("worker");
         let session = Session { worker_id: WorkerId::from_u128(5), token: "gls_secret".into() };
         {
-            let folder = WorkerFolder::open(&path).unwrap();
+            let folder = WorkerFolder::open(&path, false).unwrap();
             assert_eq!(begun(&folder), (1, None));
             let registration = folder.registration().unwrap();
             assert_eq!(begun(&folder), (2, None));
             assert_eq!(folder.registration().unwrap(), registration, "the same until there is a session");
             folder.remember(Some(&session)).unwrap();
-            assert!(matches!(WorkerFolder::open(&path), Err(FolderError::InUse { .. })));
+            assert!(matches!(WorkerFolder::open(&path, false), Err(FolderError::InUse { .. })));
             assert_eq!(holder(&path).unwrap(), Some(Some(std::process::id())));
         }
         assert_eq!(holder(&path).unwrap(), None);
         assert!(has_session(&path).unwrap() && !has_session(home.path()).unwrap());
-        let folder = WorkerFolder::open(&path).unwrap();
+        let folder = WorkerFolder::open(&path, false).unwrap();
         assert_eq!(begun(&folder), (3, Some(session)));
         let mode = fs::metadata(folder.identity_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -373,22 +374,22 @@ mod tests {
     fn a_copy_is_told_from_the_folder_until_it_is_accepted_and_on_the_same_boot_only() {
         let home = tempfile::tempdir().unwrap();
         let (path, copy) = (home.path().join("worker"), home.path().join("copy"));
-        let folder = WorkerFolder::open(&path).unwrap();
+        let folder = WorkerFolder::open(&path, false).unwrap();
         assert!(!folder.begin_incarnation("boot", None).unwrap().moved);
         assert!(!folder.begin_incarnation("boot", None).unwrap().moved, "a restart");
         fs::create_dir(&copy).unwrap();
         fs::copy(folder.identity_path(), copy.join("identity.json")).unwrap();
-        let copied = WorkerFolder::open(&copy).unwrap();
+        let copied = WorkerFolder::open(&copy, false).unwrap();
         assert!(copied.begin_incarnation("boot", None).unwrap().moved);
         assert!(copied.begin_incarnation("boot", None).unwrap().moved, "it does not become one by trying");
         assert!(!copied.begin_incarnation("another", None).unwrap().moved, "then the boot tells");
         drop(folder);
         fs::remove_dir_all(&path).unwrap();
         fs::rename(&copy, &path).unwrap();
-        let renamed = WorkerFolder::open(&path);
+        let renamed = WorkerFolder::open(&path, false);
         assert!(matches!(renamed, Err(FolderError::InUse { .. })), "the lock moves along");
         drop(copied);
-        let renamed = WorkerFolder::open(&path).unwrap();
+        let renamed = WorkerFolder::open(&path, false).unwrap();
         renamed.accepted("boot", Duration::from_secs(7)).unwrap();
         let beginning = renamed.begin_incarnation("boot", None).unwrap();
         assert_eq!((beginning.moved, beginning.lease_ttl), (false, Some(Duration::from_secs(7))));
@@ -397,7 +398,7 @@ mod tests {
     #[test]
     fn a_lost_or_garbled_identity_is_that_of_the_worker_the_server_knows() {
         let home = tempfile::tempdir().unwrap();
-        let folder = WorkerFolder::open(&home.path().join("worker")).unwrap();
+        let folder = WorkerFolder::open(&home.path().join("worker"), false).unwrap();
         let known = KnownWorker { worker_id: WorkerId::from_u128(5), incarnation: 7 };
         let as_known = Session { worker_id: known.worker_id, token: String::new() };
         for garbled in [None, Some(""), Some("{\"worker_id\":\"wkr_0"), Some("\0\0\0")] {

@@ -2,6 +2,7 @@
 //! find everything else closed.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -15,6 +16,23 @@ const CLOSED: u32 = 0o700;
 const ON_THE_WAY: &str = "tasks";
 /// Beneath the worker's folder, and nobody else's.
 const BESIDE: [&str; 5] = ["shims", "kept", "cache", "spare", "trash"];
+
+/// Makes a worker's folder for its owner alone (0700), and what is missing above it: closed as well, or, when tasks run
+/// as another user, such that everybody may pass (0711, whatever the umask). What is there keeps its mode.
+pub fn make_folder(folder: &Path, passed_by_others: bool) -> Result<(), FolderError> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|path| !path.exists()).collect();
+    for path in missing.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
+        match DirBuilder::new().mode(CLOSED).create(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            made => made.map_err(failed("make", path))?,
+        }
+        if passed_by_others && path != folder {
+            let passable = Permissions::from_mode(PASSABLE);
+            fs::set_permissions(path, passable).map_err(failed("change the mode of", path))?;
+        }
+    }
+    Ok(())
+}
 
 /// Opens the way for this user. The folder is the worker's and there already.
 pub(super) fn open(folder: &Path, user: &RunAs) -> Result<(), FolderError> {
@@ -58,6 +76,20 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_made_above_a_folder_lets_others_pass_only_when_it_has_to() {
+        let home = tempfile::tempdir().unwrap();
+        let before = mode(home.path());
+        for (name, others, above) in [("own", false, 0o700), ("others", true, 0o711)] {
+            let folder = home.path().join(name).join("joined/box-8470");
+            make_folder(&folder, others).unwrap();
+            make_folder(&folder, others).unwrap();
+            let modes = [&home.path().join(name), folder.parent().unwrap(), &folder].map(mode);
+            assert_eq!(modes, [above, above, 0o700], "{name}");
+        }
+        assert_eq!(mode(home.path()), before, "what was there keeps its mode");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use gpulayer::actors::messages::front_desk::{
     ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, UnknownWorker,
 };
-use gpulayer::actors::messages::job_supervisor::SessionOpened;
+use gpulayer::actors::messages::job_supervisor::{SessionClosed, SessionOpened, WorkerLeaving};
 use gpulayer::actors::messages::worker_session::DrainDecided;
 use gpulayer::contract::end::EndReason;
 use gpulayer::contract::ids::{TaskId, WorkerId};
@@ -80,6 +80,42 @@ async fn a_drain_takes_back_what_has_not_started_and_stops_the_rest_at_its_deadl
     scene.report(&runs, finish(EndReason::Cancelled, true)).await.unwrap().unwrap();
     let job = reads.job(runs.assignment.job_id).unwrap().unwrap();
     assert_eq!((job.state, job.end.unwrap().reason), (JobState::Failed, EndReason::Drained));
+}
+
+#[actix::test]
+async fn what_a_leaving_worker_has_not_started_goes_elsewhere_at_once_and_so_it_does_when_it_has_left() {
+    let mut scene = scene();
+    scene.permit_all();
+    for number in [1, 2] {
+        scene.submit(number, None).await.unwrap().unwrap();
+        scene.queued.next().await;
+        scene.place(number);
+    }
+    let (runs, waits) = (scene.offers.next().await, scene.offers.next().await);
+    scene.report(&runs, Report::Start).await.unwrap().unwrap();
+    scene.supervisor.do_send(WorkerLeaving { worker_id: WORKER });
+    assert_eq!(scene.queued.next().await.job.job_id, waits.assignment.job_id, "it goes elsewhere");
+    scene.place_again(2, 1);
+    scene.refused.next().await;
+    assert!(scene.stops.so_far().is_empty(), "what runs may end by itself");
+
+    // It came back, was given one, and leaves before it starts it.
+    let ports = scene.ports.clone();
+    scene.supervisor.do_send(SessionOpened { worker_id: WORKER, incarnation: 1, drain: None, ports });
+    scene.place_again(2, 1);
+    let given = scene.offers.next().await;
+    scene.supervisor.do_send(SessionClosed { worker_id: WORKER });
+    let queued = scene.queued.next().await.job;
+    assert_eq!((queued.job_id, queued.avoid), (given.assignment.job_id, None));
+    let reads = scene.store.reader();
+    let durable = async {
+        let states = || reads.tasks(given.assignment.job_id).unwrap().into_iter().map(|task| task.state);
+        while states().any(|state| state != TaskState::Cancelled) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), durable).await.unwrap();
+    assert_eq!(reads.job(given.assignment.job_id).unwrap().unwrap().attempt, 1, "no attempt is used");
 }
 
 #[actix::test]

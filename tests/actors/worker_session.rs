@@ -7,7 +7,7 @@ use gpulayer::actors::messages::front_desk::{
     Acquire, DeregisterWorker, Heartbeat, Keyed, ListWorkers, ResumeWorker, WorkerRefusal,
 };
 use gpulayer::actors::messages::job_supervisor::{
-    SessionClosed, SessionOpened, TaskGone, TasksReported, TasksUnaccounted, WorkerReturned,
+    SessionClosed, SessionOpened, TaskGone, TasksReported, TasksUnaccounted, WorkerLeaving, WorkerReturned,
 };
 use gpulayer::actors::messages::lease_reaper::Renew;
 use gpulayer::actors::messages::scheduler::{
@@ -59,6 +59,7 @@ struct Scene {
     draining: Heard<WorkerDraining>,
     left: Heard<WorkerLeft>,
     closed: Heard<SessionClosed>,
+    leaving: Heard<WorkerLeaving>,
     opened: Heard<SessionOpened>,
     _reported: Heard<TasksReported>,
     _journal: Journal,
@@ -106,6 +107,7 @@ fn scene_of(drain: Option<Drain>) -> Scene {
     let (draining, heard_draining) = recorder();
     let (left, heard_left) = recorder();
     let (closed, heard_closed) = recorder();
+    let (leaving, heard_leaving) = recorder();
     let tells = SessionTells {
         opened,
         reported,
@@ -120,6 +122,7 @@ fn scene_of(drain: Option<Drain>) -> Scene {
         draining,
         left,
         closed,
+        leaving,
     };
     let (mark, durability) = durability();
     let journal = Journal::start(Nowhere, 1, move |seq| mark.advance(seq), |_| {}).unwrap();
@@ -151,6 +154,7 @@ fn scene_of(drain: Option<Drain>) -> Scene {
         draining: heard_draining,
         left: heard_left,
         closed: heard_closed,
+        leaving: heard_leaving,
         opened: heard_opened,
         _reported: heard_reported,
         _journal: journal,
@@ -427,6 +431,36 @@ async fn a_worker_that_leaves_for_good_is_forgotten_everywhere() {
     assert_eq!(scene.left.next().await.worker_id, WORKER);
     assert_eq!(scene.closed.next().await.worker_id, WORKER);
     assert!(fleet(&scene).await.is_empty());
+}
+
+#[actix::test]
+async fn a_worker_that_says_it_leaves_gets_nothing_new_until_it_returns() {
+    let mut scene = scene();
+    heartbeat(&scene, 1, 1, &[held()]).await.unwrap().unwrap();
+    let (reply, answer) = oneshot::channel();
+    let request = AcquireRequest { leaving: true, ..AcquireRequest::default() };
+    scene.session.acquire.do_send(Acquire { worker_id: WORKER, request, reply });
+    answer.await.unwrap().unwrap();
+    assert_eq!(scene.leaving.next().await, WorkerLeaving { worker_id: WORKER });
+    assert!(scene.draining.next().await.draining);
+    // One that was on its way before takes nothing back, and one that says it again is no news.
+    heartbeat(&scene, 2, 1, &[held()]).await.unwrap().unwrap();
+    let (reply, answer) = oneshot::channel();
+    let request = HeartbeatRequest { seq: 3, incarnation: 1, leaving: true, ..HeartbeatRequest::default() };
+    scene.session.heartbeat.do_send(Heartbeat { worker_id: WORKER, request, reply });
+    answer.await.unwrap().unwrap();
+    settle().await;
+    assert_eq!((scene.leaving.so_far(), scene.draining.so_far()), (vec![], vec![]));
+    let shown = fleet(&scene).await.remove(0);
+    assert_eq!((shown.state, shown.leaving, shown.drain), (WorkerState::Draining, true, None));
+    // An operator's word does not keep it.
+    let (reply, recorded) = oneshot::channel();
+    scene.session.drain.do_send(DrainDecided { drain: None, key: None, reply });
+    assert_eq!(recorded.await.unwrap(), Ok(Keyed::Done(())));
+    assert!(scene.draining.next().await.draining);
+    resume(&scene, identity(2)).await.unwrap().unwrap();
+    assert!(!scene.draining.next().await.draining);
+    assert!(!fleet(&scene).await[0].leaving);
 }
 
 #[actix::test]

@@ -22,6 +22,7 @@ mod logs;
 mod next_steps;
 mod processes;
 mod refusals;
+mod rejoining;
 mod remote_worker;
 mod restored;
 mod revoking;

@@ -263,3 +263,40 @@ fn the_environments_proxy_is_used_for_what_is_elsewhere_and_named_when_it_fails(
     let (_, _, err) = ask("https://inside.invalid");
     assert!(err.contains("no answer from https://inside.invalid"), "{err}");
 }
+
+#[actix_rt::test]
+async fn a_server_is_not_moved_away_from_workers_that_joined_it_unless_that_is_meant() {
+    let house = House::new();
+    let free =
+        || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let first = up(&house, NEAR);
+    let url = first.listening.as_ref().unwrap().url.clone();
+    let other = free();
+    let moved = up(&house, &["--port", &other]);
+    assert_ne!(moved.pid, first.pid, "nobody has joined: it moves");
+    let listening = moved.listening.unwrap();
+    assert_ne!(listening.url, url);
+    let pin = listening.pin.unwrap().to_string();
+    let _worker = FarWorker::start_with(&house, &listening.url, &["--pin", &pin]);
+    eventually("the worker to join", async || {
+        let workers: Value = house.client().get("/v1/workers").await.ok()?;
+        workers["items"].as_array()?.iter().any(|worker| worker["name"] == "far").then_some(())
+    })
+    .await;
+    let third = free();
+    let (status, _, err) = text(&house.run(&["up", "--port", &third]));
+    assert_eq!(status, 1, "{err}");
+    assert!(
+        err.contains("1 worker has joined at") && err.contains(": far") && err.contains("--yes"),
+        "{err}"
+    );
+    let (status, _, err) = text(&house.run(&["up", "--host", "127.0.0.2"]));
+    assert_eq!(status, 1, "{err}");
+    let there: ServerStatus = house.client().get("/v1/server").await.unwrap();
+    assert_eq!(there.pid, moved.pid, "it is where it was");
+    // What does not move it needs no word.
+    let again = up(&house, &["--no-worker"]);
+    assert_eq!(again.listening.unwrap().url, listening.url);
+    let gone = up(&house, &["--port", &third, "--yes"]);
+    assert!(gone.listening.unwrap().url.ends_with(&third));
+}

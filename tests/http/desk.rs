@@ -120,6 +120,7 @@ impl Shared {
             last_seen: Some(since),
             health: None,
             drain: draining.then_some(Drain { since, deadline: None }),
+            leaving: false,
             longest_silence_s: None,
             telemetry: None,
             clock_offset_s: None,

@@ -266,3 +266,58 @@ fn strangers_that_stay_are_cut_when_others_come_and_guests_are_not() {
     still_serves(&stand);
     asked(&mut guest);
 }
+
+#[test]
+fn unfinished_bodies_fill_no_more_than_their_room() {
+    let stand = Stand::start();
+    let head = format!(
+        "POST /v1/jobs/batch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {CLIENT}\r\n\
+         Content-Type: application/json\r\nContent-Length: 60000000\r\n\r\n"
+    );
+    let most = vec![b' '; 50_000_000];
+    let begin = |most: &[u8]| {
+        let mut socket = connect(&stand);
+        socket.write_all(head.as_bytes()).unwrap();
+        // The one that is refused may be closed before it has sent all.
+        let _ = socket.write_all(most);
+        socket
+    };
+    let held = [begin(&most), begin(&most)];
+    let mut refused = begin(&most);
+    let answer = read_to_the_end(&mut refused);
+    assert!(
+        answer.is_empty() || statuses(&answer) == ["503"] && answer.contains("\"overloaded\""),
+        "{answer}"
+    );
+    still_serves(&stand);
+    drop(held);
+    eventually("the room to be free again", || {
+        let batch = json!({ "jobs": [{"workload": {"command": {"argv": ["/bin/true"]}}}] });
+        let padded = format!("{}{batch}", " ".repeat(50_000_000));
+        let sent = stand.tcp("POST", "/v1/jobs/batch").token(CLIENT).body("application/json", padded).send();
+        sent.status == 201
+    });
+}
+
+#[test]
+fn two_tokens_and_two_hosts_are_one_too_many() {
+    let stand = Stand::start();
+    let ask = |head: String| {
+        let mut socket = connect(&stand);
+        socket.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).unwrap();
+        let answer = read_to_the_end(&mut socket);
+        statuses(&answer)[0].to_owned()
+    };
+    let token = format!("Authorization: Bearer {CLIENT}\r\n");
+    let one = ask(format!("GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\n{token}"));
+    assert_eq!(one, "200");
+    for other in [token.as_str(), "Authorization: Bearer glc_wrong\r\n", "Authorization: Basic eDp5\r\n"] {
+        let two = ask(format!("GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\n{other}{token}"));
+        assert_eq!(two, "401", "{other}");
+    }
+    let target = |target: &str, host: &str| ask(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{token}"));
+    assert_eq!(target("http://localhost/v1/whoami", "localhost"), "200");
+    let foreign = ask(format!("GET /v1/whoami HTTP/1.1\r\nHost: evil.example\r\n{token}"));
+    assert_eq!(target("http://evil.example/v1/whoami", "localhost"), foreign, "the target names the host");
+    assert_eq!(target("http://localhost/v1/whoami", "evil.example"), foreign);
+}

@@ -9,7 +9,7 @@ use super::{JobSupervisor, answer};
 use crate::actors::messages::front_desk::{
     Act, ChangeDrain, DrainOrder, EvictRefusal, EvictTask, Keyed, RevokeWorker, UnknownWorker,
 };
-use crate::actors::messages::job_supervisor::SessionClosed;
+use crate::actors::messages::job_supervisor::{SessionClosed, WorkerLeaving};
 use crate::actors::messages::worker_session::{DrainDecided, SessionRevoked};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::worker::Drain;
@@ -156,8 +156,25 @@ impl Handler<RevokeWorker> for JobSupervisor {
 impl Handler<SessionClosed> for JobSupervisor {
     type Result = ();
 
-    fn handle(&mut self, closed: SessionClosed, _: &mut Self::Context) {
+    fn handle(&mut self, closed: SessionClosed, ctx: &mut Self::Context) {
         self.sessions.remove(&closed.worker_id);
         self.credentials.end_session(closed.worker_id);
+        for (_, job_id) in self.jobs_on(closed.worker_id) {
+            self.step(ctx, job_id, LiveJob::worker_left);
+        }
+        self.answer_drained();
+        self.speak();
+    }
+}
+
+impl Handler<WorkerLeaving> for JobSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, leaving: WorkerLeaving, ctx: &mut Self::Context) {
+        if let Some(session) = self.sessions.get_mut(&leaving.worker_id) {
+            session.leaving = true;
+            self.withdraw_from(ctx, leaving.worker_id);
+            self.speak();
+        }
     }
 }

@@ -60,10 +60,9 @@ impl JobSupervisor {
         let refused = |gone| PlacementRefused { job_id: placement.job_id, gone };
         let Some(job) = self.jobs.get_mut(&placement.job_id) else { return Err(refused(true)) };
         let [seat] = placement.seats.as_slice() else { return Err(refused(false)) };
-        let fresh = self
-            .sessions
-            .get(&seat.worker_id)
-            .is_some_and(|session| session.incarnation == seat.incarnation && session.drain.is_none());
+        let fresh = self.sessions.get(&seat.worker_id).is_some_and(|session| {
+            session.incarnation == seat.incarnation && session.drain.is_none() && !session.leaving
+        });
         if !fresh || self.stopping.is_some() {
             return Err(refused(false));
         }
@@ -205,7 +204,7 @@ impl Handler<SessionOpened> for JobSupervisor {
 
     fn handle(&mut self, opened: SessionOpened, ctx: &mut Self::Context) {
         let SessionOpened { worker_id, incarnation, drain, ports } = opened;
-        self.sessions.insert(worker_id, Session { incarnation, drain, ports });
+        self.sessions.insert(worker_id, Session { incarnation, drain, leaving: false, ports });
         if drain.is_some() {
             // A crash between the drain and its withdrawals leaves some behind.
             self.withdraw_from(ctx, worker_id);
@@ -261,6 +260,7 @@ impl Handler<WorkerReturned> for JobSupervisor {
         let worker_id = returned.worker_id;
         if let Some(session) = self.sessions.get_mut(&worker_id) {
             session.incarnation = returned.incarnation;
+            session.leaving = false;
         }
         for (task_id, job_id) in self.jobs_on(worker_id) {
             let kept = !returned.rebooted && returned.held.iter().any(|held| held.task_id == task_id);

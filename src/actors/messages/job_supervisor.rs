@@ -51,6 +51,14 @@ pub struct SessionOpened {
     pub ports: SessionPorts,
 }
 
+/// A worker says that it leaves when its tasks are over: it takes no new ones, until it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct WorkerLeaving {
+    /// Whose.
+    pub worker_id: WorkerId,
+}
+
 /// A worker left for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]

@@ -33,3 +33,11 @@ pub struct AbandonTasks {
     /// Answered when no process of any task is left.
     pub reply: Reply<()>,
 }
+
+/// Say when there is no task, which may be at once.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct TellWhenIdle {
+    /// Answered when all are put away.
+    pub reply: Reply<()>,
+}

@@ -85,6 +85,7 @@ impl Handler<Heartbeat> for WorkerSession {
             self.call_the_roll(&request);
             self.heard_health(request.health);
             self.heard_secrets(request.secrets);
+            self.heard_leaving(request.leaving);
         }
         send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders: self.orders() }));
     }

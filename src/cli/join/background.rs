@@ -46,6 +46,6 @@ pub(super) fn next_commands(folder: &Path) -> String {
     format!(
         "its log:         tail -f {log}\n\
          stop it:         gpulayer worker stop --folder {shown}\n\
-         start it again:  gpulayer worker start --folder {shown}"
+         start it again:  gpulayer worker start --detach --folder {shown}"
     )
 }

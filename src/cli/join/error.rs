@@ -130,6 +130,9 @@ impl JoinError {
                 SessionEnd::Revoked => {
                     "the server has revoked this worker or does not know it; its tasks were killed. Join again with a join token: `gpulayer token create --join` on the server prints the line"
                 }
+                SessionEnd::Unknown => {
+                    "its database was lost, or an older one was put back. When the right one is back, start this worker again: what it ran goes on until then. If it is gone for good, join again with the server's new join token (`gpulayer join … --token-file FILE`): what still runs here of the old session is killed then"
+                }
                 SessionEnd::Superseded => {
                     "another process runs this worker now, with the same folder or a copy of it; one of them is enough"
                 }

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use super::error::JoinError;
 use super::settled::Settled;
-use super::told::{News, Told};
+use super::told::{Hint, News, Told};
 use crate::cli::screen::say;
-use crate::cli::shown::quoted;
+use crate::cli::shown::{harmless, quoted};
 use crate::client::http_channel::HttpChannel;
 use crate::config::Readiness;
-use crate::worker::{Farewell, Worker, WorkerEnd};
+use crate::worker::{Farewell, Worker, WorkerEnd, has_session};
 
 /// Lines about tasks come no faster than this, however many tasks there are.
 const BETWEEN_TASK_LINES: Duration = Duration::from_secs(5);
@@ -23,8 +23,11 @@ const BETWEEN_TASK_LINES: Duration = Duration::from_secs(5);
 /// What a start is for.
 pub(super) enum Purpose {
     /// To work until it is told to stop.
-    Work,
-    /// The same, and somebody waits for the word that it has joined.
+    Work {
+        /// Whether an interrupt ends its membership; else it only stops, and the next start takes it up again.
+        interrupt_leaves: bool,
+    },
+    /// To work until it is told to stop, and somebody waits for the word that it has joined.
     WorkInBackground(Readiness),
     /// To have a session: another start goes on with it.
     OnlyJoin,
@@ -41,9 +44,11 @@ pub(super) fn run(settled: Settled, purpose: Purpose) -> Result<String, JoinErro
     let channel = HttpChannel::new(settled.endpoint.clone(), settled.trust.clone(), token).map_err(failed)?;
     let (tell, news) = mpsc::unbounded_channel();
     let (leave, leaving) = watch::channel(false);
+    let folder = settled.folder().to_owned();
     let mut scene = Scene {
-        again: format!("gpulayer worker start --folder {}", quoted(&settled.folder().display().to_string())),
+        folder: quoted(&folder.display().to_string()),
         name: settled.options.name.clone(),
+        rejoins: settled.options.rejoins,
         server: server.clone(),
         joined: String::new(),
         leave,
@@ -59,23 +64,16 @@ pub(super) fn run(settled: Settled, purpose: Purpose) -> Result<String, JoinErro
             () = worker.ended() => Farewell::Silent,
         }
     });
-    let running = scene.counts.0;
     match worker.stop(farewell)? {
-        WorkerEnd::Stopped => {
-            if farewell == Farewell::IfIdle && running == 0 {
-                say(&format!("left {server}"));
-            } else if farewell == Farewell::Silent && scene.interrupted {
-                let go = if running == 1 { "goes" } else { "go" };
-                say(&format!(
-                    "left for now; {} {go} on: {} takes them up again",
-                    tasks(running),
-                    scene.again
-                ));
-            }
-            Ok(scene.joined)
+        WorkerEnd::Left => say(&format!("left {server}")),
+        WorkerEnd::NotTold => say(&scene.not_told_line()),
+        WorkerEnd::Stopped if scene.interrupted && matches!(has_session(&folder), Ok(true)) => {
+            say(&scene.stopped_line());
         }
-        WorkerEnd::SessionOver(end) => Err(JoinError::Over { server, end }),
+        WorkerEnd::Stopped => {}
+        WorkerEnd::SessionOver(end) => return Err(JoinError::Over { server, end }),
     }
+    Ok(scene.joined)
 }
 
 fn runtime_fault(source: std::io::Error) -> JoinError {
@@ -97,8 +95,10 @@ impl Signals {
 struct Scene {
     server: String,
     name: String,
-    /// The command that takes the worker up again.
-    again: String,
+    /// The worker's folder, as it is typed.
+    folder: String,
+    /// Whether it joins anew where it is not known.
+    rejoins: bool,
     joined: String,
     leave: watch::Sender<bool>,
     /// Tasks that run, and that have ended.
@@ -117,9 +117,10 @@ impl Scene {
         purpose: Purpose,
     ) -> Farewell {
         let only_join = matches!(purpose, Purpose::OnlyJoin);
+        let stays = matches!(purpose, Purpose::Work { interrupt_leaves: false });
         let mut readiness = match purpose {
             Purpose::WorkInBackground(readiness) => Some(readiness),
-            Purpose::Work | Purpose::OnlyJoin => None,
+            Purpose::Work { .. } | Purpose::OnlyJoin => None,
         };
         loop {
             let untold = self.counts != self.told;
@@ -143,18 +144,21 @@ impl Scene {
                 () = tokio::time::sleep_until(self.next_line_at), if untold => self.tell_counts(),
                 // A person who interrupts a worker means it.
                 _ = signals.interrupt.recv() => {
-                    if self.interrupted {
+                    let again = std::mem::replace(&mut self.interrupted, true);
+                    if again || stays || self.joined.is_empty() {
                         return Farewell::Silent;
                     }
                     if self.counts.0 == 0 {
                         return Farewell::IfIdle;
                     }
-                    self.interrupted = true;
                     let _ = self.leave.send(true);
                     say(&self.interrupted_line());
                 }
                 // A service manager restarts its workers, and they come back.
-                _ = signals.terminate.recv() => return Farewell::Silent,
+                _ = signals.terminate.recv() => {
+                    self.interrupted = false;
+                    return Farewell::Silent;
+                }
             }
         }
     }
@@ -163,13 +167,31 @@ impl Scene {
         match news {
             News::Joined { worker_id, again } => {
                 let word = if again { " again" } else { "" };
-                self.joined = format!("joined {}{word} as {} ({worker_id})", self.server, self.name);
+                let name = harmless(&self.name, false);
+                self.joined = format!("joined {}{word} as {name} ({worker_id})", self.server);
                 if !only_join {
                     say(&self.joined);
                 }
             }
-            News::Lost { why } => {
-                say(&format!("no contact with {}: {why}; trying again, what runs goes on", self.server))
+            News::Awaited => say(&format!(
+                "{} heard of this worker a moment ago, from another boot or another folder: it waits until it is sure that \
+                 the other one is gone, up to a minute. If this folder is a copy of one that is in use, join with another \
+                 --folder",
+                self.server
+            )),
+            News::Forgotten { running } if self.rejoins => {
+                let killed = match running {
+                    0 => String::new(),
+                    running => format!("; {} of the session before it are killed", tasks(running)),
+                };
+                say(&format!("{} does not know this worker any more: it joins anew{killed}", self.server));
+            }
+            News::Forgotten { .. } => {}
+            News::Lost { why, hint } => {
+                say(&format!("no contact with {}: {why}; trying again, what runs goes on", self.server));
+                if let Some(hint) = hint {
+                    say(&format!("  hint: {}", self.hint_line(hint)));
+                }
             }
             News::Found => say(&format!("in contact with {} again", self.server)),
             News::Tasks { running, ended } => self.counts = (running, ended),
@@ -186,6 +208,11 @@ impl Scene {
         });
     }
 
+    /// The command that takes the worker up again.
+    fn again(&self) -> String {
+        format!("gpulayer worker start --folder {}", self.folder)
+    }
+
     fn interrupted_line(&self) -> String {
         format!(
             "takes no new tasks, and leaves when {} ended. Ctrl-C again leaves at once: what runs goes on without a worker, and\n  \
@@ -194,8 +221,47 @@ impl Scene {
                 1 => "its task has".to_owned(),
                 running => format!("its {running} tasks have"),
             },
-            self.again,
+            self.again(),
         )
+    }
+
+    fn stopped_line(&self) -> String {
+        let again = self.again();
+        match self.counts.0 {
+            0 => {
+                format!("stopped; this machine stays a worker of {}: {again} takes it up again", self.server)
+            }
+            running => {
+                let go = if running == 1 { "goes" } else { "go" };
+                format!("left for now; {} {go} on: {again} takes them up again", tasks(running))
+            }
+        }
+    }
+
+    fn not_told_line(&self) -> String {
+        format!(
+            "stopped, but {} does not answer and was not told that {} leaves: it is listed there as offline until \
+             `gpulayer worker revoke {}`; {} takes it up again",
+            self.server,
+            self.name,
+            quoted(&self.name),
+            self.again()
+        )
+    }
+
+    fn hint_line(&self, hint: Hint) -> String {
+        let folder = &self.folder;
+        match hint {
+            Hint::NewKey(seen) => format!(
+                "somebody may be in between. If `gpulayer up` on the server's machine prints that key, give it to this \
+                 worker: gpulayer worker stop --folder {folder}; {} --pin {seen}",
+                self.again()
+            ),
+            Hint::Unknown => format!(
+                "when the server has its database back, this worker goes on. If that is gone for good: gpulayer worker stop \
+                 --folder {folder}, and join again with the server's new join token, which kills what still runs here"
+            ),
+        }
     }
 }
 

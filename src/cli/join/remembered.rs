@@ -2,9 +2,9 @@
 //! `join` knows its server.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::error::JoinError;
 use crate::contract::pin::Pin;
 use crate::contract::quantity::Cpus;
+use crate::worker::{WorkerError, make_folder};
 
 const FILE: &str = "server.json";
 
@@ -82,8 +83,7 @@ impl Remembered {
             let path = path.to_owned();
             move |source| JoinError::File { operation, path, source }
         };
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(failed("make", folder))?;
+        make_folder(folder, self.task_user.is_some()).map_err(WorkerError::from)?;
         if Self::read(folder).is_ok_and(|known| known.as_ref() == Some(self)) {
             return Ok(());
         }

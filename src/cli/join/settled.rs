@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{JoinError, fault};
 use super::remembered::Remembered;
+use crate::cli::shown::harmless;
 use crate::cli::worker_args::WorkerArgs;
 use crate::client::{ConnectionString, Endpoint, Trust, connection_string};
 use crate::config::{Settings, places};
@@ -128,7 +129,8 @@ pub(super) fn settle(
     };
     remembered.url = endpoint.to_string();
     let trust = Trust { pins: remembered.pins.clone(), ca_file: remembered.ca_file.clone() };
-    let options = options(&remembered, folder, task_user, settings);
+    let mut options = options(&remembered, folder, task_user, settings);
+    options.rejoins = token.is_some();
     Ok(Settled { endpoint, trust, token, options, remembered })
 }
 
@@ -315,7 +317,7 @@ fn remember(reader: &mut Reader, args: &WorkerArgs, to: &mut Remembered) {
     }
     if let Some(name) = &args.name {
         if !worker::is_name(name) {
-            reader.wrong("--name", format!("{name}: expected {}", worker::NAME_RULE));
+            reader.wrong("--name", format!("{}: expected {}", harmless(name, false), worker::NAME_RULE));
         }
         to.name = Some(name.clone());
     }
@@ -369,10 +371,13 @@ fn labels(reader: &mut Reader, given: &[String]) -> BTreeMap<String, String> {
     for text in given {
         let (key, value) = text.split_once('=').unwrap_or_default();
         let fits = (1..=LABEL_KEY_BYTES).contains(&key.len()) && value.len() <= LABEL_VALUE_BYTES;
-        if !fits || text.chars().any(char::is_control) {
+        if !fits || text.chars().any(worker::is_unseen) {
             reader.wrong(
                 "--label",
-                format!("{text}: expected KEY=VALUE, the key of 1 to 63 bytes, the value of at most 255"),
+                format!(
+                    "{}: expected KEY=VALUE, the key of 1 to 63 bytes, the value of at most 255, all of which is seen",
+                    harmless(text, false)
+                ),
             );
         }
         labels.insert(key.to_owned(), value.to_owned());

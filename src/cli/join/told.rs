@@ -8,14 +8,17 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
-use crate::client::worker_channel::{Calling, ChannelError, Published, Session, WorkerChannel};
+use crate::client::ClientError;
+use crate::client::worker_channel::{Calling, ChannelError, Published, Session, SessionEnd, WorkerChannel};
 use crate::contract::artifact::Digest;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
+use crate::contract::pin::Pin;
 use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest,
     RegisterAnswer, RegisterRequest, Report, ReportAnswer, ReportRequest, ReportResult, ResumeAnswer,
     ResumeRequest,
 };
+use crate::tls::{Distrust, TlsFault};
 
 use super::error::innermost;
 
@@ -27,12 +30,41 @@ const LOST_AFTER: u32 = 2;
 pub(super) enum News {
     /// The server has taken the worker in, or again.
     Joined { worker_id: WorkerId, again: bool },
-    /// The server does not answer, and why.
-    Lost { why: String },
+    /// The server is not sure yet that no other one is live under the same identity.
+    Awaited,
+    /// The server does not know the session, or has revoked it, at a start with so many tasks.
+    Forgotten { running: usize },
+    /// The server does not answer, and why, and what may help.
+    Lost { why: String, hint: Option<Hint> },
     /// It does again.
     Found,
     /// So many tasks run, and so many have ended since the start.
     Tasks { running: usize, ended: u64 },
+}
+
+/// What may be done about a server that is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hint {
+    /// It has another key than was pinned: this one.
+    NewKey(Pin),
+    /// It does not know the session.
+    Unknown,
+}
+
+impl Hint {
+    fn of(error: &ChannelError) -> Option<Self> {
+        match error {
+            ChannelError::UnknownSession => Some(Self::Unknown),
+            ChannelError::Unreachable { source, .. } => match source.downcast_ref() {
+                Some(ClientError::Tls { source, .. }) => match source.as_ref() {
+                    TlsFault::Distrust(Distrust::WrongKey { seen, .. }) => Some(Self::NewKey(*seen)),
+                    _ => None,
+                },
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// See the module.
@@ -46,6 +78,9 @@ pub(super) struct Told {
 #[derive(Default)]
 struct Known {
     failures: u32,
+    /// What was said to help, since contact was lost.
+    hint: Option<Hint>,
+    awaited: bool,
     running: usize,
     ended: u64,
 }
@@ -68,13 +103,17 @@ impl Told {
     fn note<A>(&self, outcome: &Result<A, ChannelError>) {
         let mut known = self.known.lock();
         match outcome {
-            Err(error @ ChannelError::Unreachable { .. }) => {
+            Err(error @ (ChannelError::Unreachable { .. } | ChannelError::UnknownSession)) => {
                 known.failures = known.failures.saturating_add(1);
-                if known.failures == LOST_AFTER {
-                    self.tell(News::Lost { why: innermost(error) });
+                let hint = Hint::of(error);
+                let news = hint.is_some() && known.hint != hint;
+                if known.failures == LOST_AFTER || (news && known.failures > LOST_AFTER) {
+                    known.hint = hint;
+                    self.tell(News::Lost { why: innermost(error), hint });
                 }
             }
             _ => {
+                known.hint = None;
                 if std::mem::take(&mut known.failures) >= LOST_AFTER {
                     self.tell(News::Found);
                 }
@@ -118,16 +157,30 @@ impl WorkerChannel for Told {
         let call = self.inner.resume(request);
         Box::pin(async move {
             let outcome = call.await;
-            self.note(&outcome);
-            if outcome.is_ok() {
-                self.tell(News::Joined { worker_id, again: true });
-                self.count(|known| known.running = running);
+            match &outcome {
+                Ok(_) => {
+                    self.note(&outcome);
+                    // Whoever hears that it has joined knows what it came back with.
+                    self.count(|known| known.running = running);
+                    self.tell(News::Joined { worker_id, again: true });
+                }
+                Err(ChannelError::SessionOver(SessionEnd::IdentityInUse)) => {
+                    if !std::mem::replace(&mut self.known.lock().awaited, true) {
+                        self.tell(News::Awaited);
+                    }
+                }
+                // A start says it in its own way.
+                Err(ChannelError::UnknownSession | ChannelError::SessionOver(SessionEnd::Revoked)) => {
+                    self.tell(News::Forgotten { running });
+                }
+                Err(_) => self.note(&outcome),
             }
             outcome
         })
     }
 
-    fn heartbeat(&self, request: HeartbeatRequest) -> Calling<'_, HeartbeatAnswer> {
+    fn heartbeat(&self, mut request: HeartbeatRequest) -> Calling<'_, HeartbeatAnswer> {
+        request.leaving = self.is_leaving();
         self.count(|known| known.running = request.tasks.len());
         let call = self.inner.heartbeat(request);
         Box::pin(async {
@@ -140,13 +193,18 @@ impl WorkerChannel for Told {
     fn acquire(&self, mut request: AcquireRequest) -> Calling<'_, AcquireAnswer> {
         if self.is_leaving() {
             request.max_tasks = 0;
+            request.leaving = true;
             return self.inner.acquire(request);
         }
         let call = self.inner.acquire(request);
         let mut leaving = self.leaving.clone();
         Box::pin(async move {
             tokio::select! {
-                answer = call => answer,
+                answer = call => {
+                    let given = answer.as_ref().map_or(0, |answer| answer.assignments.len());
+                    self.count(|known| known.running += given);
+                    answer
+                }
                 // A dropped poll changes nothing; the next one asks for no task.
                 Ok(_) = leaving.wait_for(|leaving| *leaving) => {
                     Err(ChannelError::Unreachable { call: "acquire", source: "the worker is leaving".into() })
@@ -160,6 +218,7 @@ impl WorkerChannel for Told {
             && let Some(acquire) = &mut request.acquire
         {
             acquire.max_tasks = 0;
+            acquire.leaving = true;
         }
         let finishes: Vec<bool> =
             request.items.iter().map(|item| matches!(item.report, Report::Finish(_))).collect();
@@ -170,10 +229,10 @@ impl WorkerChannel for Told {
                 let settled = answer.results.iter().zip(finishes);
                 let ended =
                     settled.filter(|(result, finish)| *finish && matches!(result, ReportResult::Ok { .. }));
-                let ended = ended.count();
+                let (ended, given) = (ended.count(), answer.assignments.len());
                 self.count(|known| {
                     known.ended += ended as u64;
-                    known.running = known.running.saturating_sub(ended);
+                    known.running = known.running.saturating_sub(ended) + given;
                 });
             }
             outcome

@@ -102,6 +102,22 @@ impl LiveJob {
         }
     }
 
+    /// Its worker left for good. What has not started there goes elsewhere; it held nothing else, or took it along.
+    pub fn worker_left(&mut self, ledger: &mut Ledger) {
+        self.withdraw(ledger);
+        if let Stage::Running(placed, run) = &self.stage {
+            let (placed, run) = (placed.clone(), *run);
+            self.lose(
+                ledger,
+                &placed,
+                &run,
+                EndReason::WorkerLost,
+                "its worker left the server for good",
+                false,
+            );
+        }
+    }
+
     /// Its worker was revoked. What has not started there goes elsewhere; a started task ends, and whatever it still
     /// holds stays taken until the worker says that it is gone. Says whether a started one was given up.
     pub fn revoke(&mut self, ledger: &mut Ledger) -> bool {

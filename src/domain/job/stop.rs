@@ -43,6 +43,9 @@ impl LiveJob {
     /// The pause before the next attempt is over.
     pub fn backoff_over(&mut self, ledger: &mut Ledger) {
         if matches!(self.stage, Stage::Queued) && self.not_before.is_some_and(|time| time <= ledger.now) {
+            // From here on something else keeps it waiting, and that is shown.
+            self.not_before = None;
+            self.moved(ledger);
             ledger.tell(Notice::Queued(self.id));
         }
     }

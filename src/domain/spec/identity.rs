@@ -6,6 +6,7 @@ use super::limits;
 use super::reader::{Node, Reader, quoted};
 use crate::contract::ids::JobId;
 use crate::contract::spec::API_VERSION;
+use crate::contract::worker::is_unseen;
 
 pub(super) fn api_version(reader: &mut Reader, node: Node<'_>) -> Option<()> {
     let given = reader.text(node)?;
@@ -31,20 +32,20 @@ pub(super) fn name(reader: &mut Reader, node: Node<'_>) -> Option<String> {
 
 pub(super) fn labels(reader: &mut Reader, node: Node<'_>) -> Option<BTreeMap<String, String>> {
     reader.map(node, limits::ENTRIES, |reader, key, node| {
-        if key.is_empty() || key.len() > limits::LABEL_KEY_BYTES || key.chars().any(char::is_control) {
+        if key.is_empty() || key.len() > limits::LABEL_KEY_BYTES || key.chars().any(is_unseen) {
             let most = limits::LABEL_KEY_BYTES;
             reader.fault(
                 node.at,
                 "invalid",
-                format!("a label's key has 1 to {most} bytes, no control characters"),
+                format!("a label's key has 1 to {most} bytes, no characters that are not seen"),
             );
         }
         let value = reader.text(node)?;
-        if value.len() > limits::LABEL_VALUE_BYTES || value.chars().any(char::is_control) {
+        if value.len() > limits::LABEL_VALUE_BYTES || value.chars().any(is_unseen) {
             let most = limits::LABEL_VALUE_BYTES;
             return reader.invalid(
                 node.at,
-                format!("a label's value has at most {most} bytes, no control characters"),
+                format!("a label's value has at most {most} bytes, no characters that are not seen"),
             );
         }
         Some(value.to_owned())

@@ -42,7 +42,13 @@ fn codes(call: &Call, access: Access) -> Vec<ErrorCode> {
     match call.takes {
         Content::Nothing => {}
         Content::Json(_) | Content::Followed(_) => {
-            codes.extend([E::BadJson, E::RequestTimeout, E::BodyTooLarge, E::UnsupportedMediaType]);
+            codes.extend([
+                E::BadJson,
+                E::RequestTimeout,
+                E::BodyTooLarge,
+                E::UnsupportedMediaType,
+                E::Overloaded,
+            ]);
         }
         Content::Raw(_) => codes.extend([
             E::RequestTimeout,
