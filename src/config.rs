@@ -72,6 +72,8 @@ pub struct Settings {
     pub worker_cpus_millis: Option<u32>,
     /// Whether jobs may name variables and files of this worker as secrets.
     pub allow_spec_secret_refs: bool,
+    /// The library that is asked about NVIDIA GPUs; `off` = none.
+    pub nvml: Option<String>,
     /// Processes and threads a task of the local worker may have; `None` = a part of what the kernel has.
     pub task_pids_max: Option<u64>,
 }

@@ -29,6 +29,7 @@ use crate::artifacts::{self, ArtifactStore};
 use crate::config::DaemonOptions;
 use crate::contract::server::StopRequest;
 use crate::contract::worker::WorkerKind;
+use crate::gpu::Nvml;
 use crate::http;
 use crate::process;
 use crate::store::Store;
@@ -157,6 +158,7 @@ fn start_worker(
     worker.secrets = options.settings.secret_source(options.tcp.is_none());
     worker.log_limits = options.settings.log_limits;
     worker.task_pids_max = options.settings.task_pids_max;
+    worker.gpus.nvml = Nvml::of_setting(options.settings.nvml.as_deref());
     worker.known = known_worker(house)?;
     Ok(Worker::start(worker, Arc::new(channel))?)
 }

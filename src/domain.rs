@@ -7,6 +7,7 @@ pub mod clock_note;
 pub mod credentials;
 pub mod dependency;
 pub mod disk;
+pub mod gpus;
 pub mod job;
 pub mod lease;
 pub mod ledger;

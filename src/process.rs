@@ -14,10 +14,12 @@
 //! | `stop` | one line, the cause in a word, from the moment a stop begins ([`STOP_FILE`]) |
 
 pub mod account;
+pub mod asked;
 mod cgroup;
 pub mod detached;
 mod frame;
 mod home;
+pub mod host_lock;
 mod identity;
 mod kernel_log;
 mod lines;
@@ -131,6 +133,9 @@ pub struct Launch {
     /// How much log it may make.
     #[serde(default)]
     pub log: LogLimits,
+    /// Files of [`host_lock`] that the shim shares for the life of the task's tree: those of its GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "frame::os_list")]
+    pub gpu_locks: Vec<OsString>,
     /// Whose rights the program has; `None` = those of the shim. Another user's want a shim that runs as root, and
     /// folders which that user can reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,6 +6,7 @@
 
 mod disk_watch;
 mod gauges;
+mod gpus;
 mod heartbeat;
 mod identity;
 pub mod in_process;
@@ -39,6 +40,7 @@ use crate::contract::quantity::{Cpus, Seconds};
 use crate::contract::worker::{Capabilities, WorkerKind};
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::gpu::{Devices, GpuOptions};
 use crate::process::account::Account;
 use crate::process::{ProcessError, ShimPool};
 
@@ -101,6 +103,8 @@ pub struct WorkerOptions {
     pub log_limits: LogLimits,
     /// Whom tasks run as; `None` = the worker's own user. Another user's wants a worker that runs as root.
     pub task_user: Option<Account>,
+    /// How its GPUs are looked for.
+    pub gpus: GpuOptions,
     /// Python interpreters it offers, by their paths.
     pub pythons: Vec<String>,
     /// Where other workers reach it.
@@ -130,6 +134,7 @@ impl WorkerOptions {
             disk: Watermarks::default(),
             log_limits: LogLimits::default(),
             task_user: None,
+            gpus: GpuOptions::default(),
             pythons: Vec::new(),
             advertise_address: None,
             // The daemon's own worker, and a database that does not know it: both are the daemon's.
@@ -245,8 +250,10 @@ impl Worker {
         capabilities.spec_secret_refs = options.secrets.allows_spec_refs();
         capabilities.pythons.clone_from(&options.pythons);
         capabilities.advertise_address.clone_from(&options.advertise_address);
+        let binary = options.gpus.binary.clone().or_else(|| options.shim_binary.clone());
+        let gpus = gpus::start(GpuOptions { binary, ..options.gpus.clone() }, folder.path(), &shims)?;
         let capabilities = Arc::new(capabilities);
-        let life = Life { options, folder, shims, identity, capabilities, room, channel, stopped };
+        let life = Life { options, folder, shims, identity, capabilities, gpus, room, channel, stopped };
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let outcome = actix_rt::System::new().block_on(async {
                 let outcome = life.live(beginning).await;
@@ -293,13 +300,18 @@ struct Life {
     shims: ShimPool,
     identity: Identity,
     capabilities: Arc<Capabilities>,
+    gpus: Devices,
     room: DiskRoom,
     channel: Arc<dyn WorkerChannel>,
     stopped: watch::Receiver<Option<Farewell>>,
 }
 
 impl Life {
-    async fn live(self, beginning: Beginning) -> Result<WorkerEnd, WorkerError> {
+    async fn live(mut self, beginning: Beginning) -> Result<WorkerEnd, WorkerError> {
+        tokio::select! {
+            gpus = self.gpus.inventory() => Arc::make_mut(&mut self.capabilities).gpus = gpus,
+            _ = self.stop_ordered() => return Ok(WorkerEnd::Stopped),
+        }
         let shims = self.shims.clone();
         let (session_over, mut over) = mpsc::unbounded_channel();
         let runner = TaskRunner::recover(TaskRunnerOptions {
@@ -308,6 +320,7 @@ impl Life {
             boot_id: self.identity.boot_id.clone(),
             channel: Arc::clone(&self.channel),
             shims: shims.clone(),
+            gpus: self.gpus.clone(),
             capabilities: Arc::clone(&self.capabilities),
             host_environment: self.host_environment(),
             secrets: self.options.secrets.clone(),
@@ -338,6 +351,8 @@ impl Life {
             held: held.clone(),
             room: self.room.clone(),
             gauges,
+            gpus: self.gpus.clone(),
+            gpus_at_first: self.capabilities.gpus.clone(),
             secret_names: secret_names::followed(
                 self.options.secrets.clone(),
                 self.capabilities.secrets.clone(),

@@ -5,6 +5,7 @@
 //! errands as they come back (`Happened`). Tells: the server, in batches; the worker's edge, when the session ends.
 //! Survives a restart: everything, by way of the task folders and the shims (see `adoption`).
 
+mod accepting;
 mod adoption;
 mod cache;
 mod collecting;
@@ -24,7 +25,7 @@ mod spares;
 mod staging;
 mod trash;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -42,11 +43,12 @@ use crate::client::worker_channel::{SessionEnd, WorkerChannel};
 use crate::clock;
 use crate::config::SecretSource;
 use crate::contract::ids::TaskId;
-use crate::contract::protocol::{AcquireRequest, Assignment, Orders, Report, ReportItem, StopReason};
+use crate::contract::protocol::{AcquireRequest, Assignment, Orders, ReportItem, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Capabilities, Phase};
 use crate::domain::log_budget::LogLimits;
 use crate::domain::task_run::{Collection, Effect, Event, Found, TaskRun, WholeLog, memory_not_held};
+use crate::gpu::Devices;
 use crate::process::account::Account;
 use crate::process::{ProcessError, ShimPool, SpoolReader, TaskProcess};
 
@@ -81,6 +83,8 @@ pub struct TaskRunnerOptions {
     pub channel: Arc<dyn WorkerChannel>,
     /// Who runs the programs.
     pub shims: ShimPool,
+    /// The GPUs that tasks are given.
+    pub gpus: Devices,
     /// What the worker has.
     pub capabilities: Arc<Capabilities>,
     /// The worker's own environment, from which tasks get what is allowed.
@@ -128,6 +132,8 @@ struct Task {
 pub struct TaskRunner {
     around: Arc<Surroundings>,
     tasks: HashMap<TaskId, Task>,
+    /// Assignments whose GPUs are being looked at.
+    granting: HashSet<TaskId>,
     recovered: Vec<Recovered>,
     spares: Spares,
     outbox: Outbox,
@@ -178,12 +184,14 @@ impl TaskRunner {
         let bash = running::find_in_path("bash", &options.host_environment);
         let around = Surroundings { tasks_folder, options, trash, held: HeldTasks::default(), bash };
         for task in &recovered {
-            let Assignment { task_id, epoch, ref spec, .. } = task.assignment;
+            let Assignment { task_id, epoch, ref spec, ref gpus, .. } = task.assignment;
             around.held.insert(task_id, epoch, None, &spec.resources);
+            around.options.gpus.adopt(task_id, gpus, task.found != Found::Unlaunched);
         }
         Ok(Self {
             around: Arc::new(around),
             tasks: HashMap::new(),
+            granting: HashSet::new(),
             recovered,
             spares,
             outbox: Outbox::default(),
@@ -326,6 +334,7 @@ impl Handler<AbandonTasks> for TaskRunner {
 
     fn handle(&mut self, message: AbandonTasks, ctx: &mut Self::Context) {
         self.idle.push(message.reply);
+        self.granting.clear();
         let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
         for task_id in tasks {
             self.on(task_id, Event::Abandoned, ctx);
@@ -344,35 +353,6 @@ impl Handler<TellWhenIdle> for TaskRunner {
 }
 
 impl TaskRunner {
-    fn accept(&mut self, assignment: Assignment, ctx: &mut Context<Self>) {
-        let Assignment { task_id, epoch, .. } = assignment;
-        if self.tasks.contains_key(&task_id) {
-            return;
-        }
-        let around = &self.around;
-        if let Some(detail) = around.options.room.unhealthy() {
-            // Offered before the server knew. Not started, so it goes back to the queue.
-            self.report(ReportItem { task_id, epoch, report: Report::Decline { detail } }, ctx);
-            return;
-        }
-        let boot_id = &around.options.boot_id;
-        match TaskFolder::create(&around.tasks_folder, boot_id, &assignment, &mut self.spares) {
-            Ok(folder) => {
-                self.around.held.insert(task_id, epoch, None, &assignment.spec.resources);
-                let mut effects = Vec::new();
-                let mut run = TaskRun::new(&assignment.spec, &mut effects);
-                self.note_what_is_not_held(&assignment, &mut run);
-                self.tasks.insert(task_id, Task::new(assignment, folder, run));
-                self.carry_out(task_id, effects, ctx);
-            }
-            Err(error) => {
-                let detail = format!("cannot make a folder for the task: {error}");
-                tracing::warn!(%task_id, "{detail}");
-                self.report(ReportItem { task_id, epoch, report: Report::Decline { detail } }, ctx);
-            }
-        }
-    }
-
     /// A task of an earlier start.
     fn go_on(&mut self, recovered: Recovered, ctx: &mut Context<Self>) {
         let Recovered { assignment, folder, found, process } = recovered;
@@ -440,11 +420,11 @@ impl TaskRunner {
             Effect::StopCollecting => drop(task.collecting.take()),
             Effect::Launch => {
                 let launch = running::launch(around, &task.assignment, &task.folder);
-                let (around, spec) = (Arc::clone(around), Arc::clone(&task.assignment.spec));
+                let (around, assignment) = (Arc::clone(around), task.assignment.clone());
                 let folder = task.folder.clone();
                 let launch = async move || {
-                    let (around, spec) = (Arc::clone(&around), Arc::clone(&spec));
-                    Some(running::hand_over(around, spec, folder.clone(), launch.clone()).await)
+                    let around = Arc::clone(&around);
+                    Some(running::hand_over(around, &assignment, folder.clone(), launch.clone()).await)
                 };
                 self.watch(task_id, launch, ctx);
             }
@@ -465,7 +445,7 @@ impl TaskRunner {
                 });
             }
             Effect::Collect { whole_log } => {
-                let silent = whole_log == WholeLog::InLines;
+                let silent = whole_log == WholeLog::InLines && task.assignment.gpus.is_empty();
                 if silent && collecting::nothing_to_collect(&task.assignment.spec, &task.folder) {
                     self.on(task_id, Event::Collected(Collection::default()), ctx);
                 } else {
@@ -540,6 +520,9 @@ impl TaskRunner {
     fn forget(&mut self, task_id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(&task_id);
         self.around.held.remove(task_id);
+        if let Some(task) = &task {
+            self.take_gpus_back(&task.assignment);
+        }
         self.answer_if_empty();
         task
     }

@@ -6,6 +6,7 @@ use gpulayer::telemetry;
 
 fn main() -> ExitCode {
     gpulayer::process::run_if_shim();
+    gpulayer::gpu::run_if_probe();
     let run_daemon: gpulayer::cli::RunDaemon = |options| {
         telemetry::init();
         Ok(gpulayer::daemon::run(options)?)

@@ -95,6 +95,7 @@ settings! {
     "log_refill_bytes_per_s" "GPULAYER_LOG_REFILL_BYTES_PER_S" "16384" Bytes "What a task's log budget gets back every second.";
     "log_full_max_bytes" "GPULAYER_LOG_FULL_MAX_BYTES" "1073741824" Bytes "So much of a task's whole text is kept as its log artifact.";
     "worker_cpus" "GPULAYER_WORKER_CPUS" "" Cpus "CPUs the daemon's own worker offers; all of the machine's when not set.";
+    "nvml" "GPULAYER_NVML" "" Text "The library by which a worker of this machine asks about NVIDIA GPUs: a path, or `off` to leave them alone; the driver's own `libnvidia-ml.so.1` when not set.";
     "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
     "task_pids_max" "GPULAYER_TASK_PIDS_MAX" "" Count "Processes and threads a task of the daemon's own worker may have at once, where the machine can hold it to that (`docs/OPERATING.md`, Limits); half of what the kernel numbers, and at most 32768, when not set.";
 }
@@ -178,6 +179,7 @@ pub(super) fn settle(
             let millis = (number(value)? * 1000.0).round();
             (1.0..=4e9).contains(&millis).then_some(millis as u32)
         })?,
+        nvml: given.text("nvml")?,
         allow_spec_secret_refs: given.required("allow_spec_secret_refs", |value| match value {
             Value::Boolean(set) => Some(*set),
             Value::String(text) => text.parse().ok(),

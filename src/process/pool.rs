@@ -28,6 +28,7 @@ use super::{Launch, ProcessError, ShimEvent, tree};
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::StopReason;
 use crate::contract::worker::EnforcedLimits;
+use crate::domain::gpus::Whose;
 
 /// A worker's shims. Cheap to clone. Its methods want the tokio runtime that will also drive the
 /// [`TaskProcess`]es; dropping the last clone lets the idle shims exit and leaves the busy ones running.
@@ -102,12 +103,14 @@ impl ShimPool {
     pub fn task_processes(&self) -> usize {
         let sockets = std::fs::read_dir(&self.inner.folder).into_iter().flatten().flatten();
         let shims = sockets.filter_map(|entry| pid_of(entry.file_name().to_str()?));
-        // A socket may have outlived its shim, and another program have the number by now.
-        let alive = shims.filter(|pid| {
-            let said = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            said.split(|byte| *byte == 0).next() == Some(SHIM_NAME.as_bytes())
-        });
+        let alive = shims.filter(|pid| is_shim(*pid));
         alive.map(|pid| tree::descendants_of(pid).len()).sum()
+    }
+
+    /// Whose a process is, as far as this worker can tell. Reads `/proc`.
+    pub fn whose(&self, pid: u32) -> Whose {
+        let folder = &self.inner.folder;
+        tree::whose(pid, |pid| is_shim(pid) && folder.join(format!("{pid}.sock")).exists())
     }
 
     /// Which limits its shims can hold a task to.
@@ -228,6 +231,12 @@ impl ShimPool {
         }
         Ok(adopted)
     }
+}
+
+/// Whether this is a shim now: a socket may have outlived its own, and another program have the number by now.
+fn is_shim(pid: u32) -> bool {
+    let said = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    said.split(|byte| *byte == 0).next() == Some(SHIM_NAME.as_bytes())
 }
 
 /// The shim behind a socket.

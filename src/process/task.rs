@@ -1,5 +1,6 @@
 //! A running task as its shim sees it: the process, its pipes, its clocks, its end.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::cgroup::{Group, Readings};
 use super::home::Home;
+use super::host_lock::{HowToLock, lock};
 use super::identity::Claim;
 use super::recorder::{Moment, Recorder};
 use super::redacted::{NoCoreFiles, Redacted};
@@ -84,6 +86,8 @@ pub(super) struct Task {
     kill_again: Option<(Instant, Duration)>,
     peak_memory_bytes: u64,
     _no_core_files: Option<NoCoreFiles>,
+    /// Held until the tree is gone, whatever becomes of the worker.
+    _gpu_locks: Vec<File>,
     /// Given back at the end.
     group: Option<Group>,
     step_out_at: Option<Instant>,
@@ -105,6 +109,15 @@ impl Task {
                 let detail = format!("task folder {}: {error}", launch.task_folder.display());
                 let refusal = Refusal::new(NotStarted::SpawnFailed, detail);
                 return Err(Box::new(never_ran(&launch, started_at, refusal)));
+            }
+        };
+        let gpu_locks = launch.gpu_locks.iter().map(|path| share(Path::new(path)));
+        let gpu_locks = match gpu_locks.collect::<Result<Vec<File>, Refusal>>() {
+            Ok(locks) => locks,
+            Err(refusal) => {
+                let record = never_ran(&launch, started_at, refusal);
+                conclude(&mut claim, &record);
+                return Err(Box::new(record));
             }
         };
         if let Some(group) = &mut home.group {
@@ -148,6 +161,7 @@ impl Task {
                     kill_again: None,
                     peak_memory_bytes: 0,
                     _no_core_files: no_core_files,
+                    _gpu_locks: gpu_locks,
                     step_out_at: home.group.is_some().then(|| started + STEP_OUT_AFTER),
                     group: home.group.take(),
                     out_of_memory_after: None,
@@ -487,6 +501,13 @@ fn conclude(claim: &mut Claim, record: &ExitRecord) {
     if let Err(error) = claim.conclude(record) {
         remark(format_args!("the exit record of {} cannot be written: {error}", record.task_id));
     }
+}
+
+fn share(path: &Path) -> Result<File, Refusal> {
+    lock(path, HowToLock::Shared).map_err(|error| {
+        let detail = format!("the GPU's lock {} cannot be shared: {error}", path.display());
+        Refusal::new(NotStarted::SpawnFailed, detail)
+    })
 }
 
 fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {

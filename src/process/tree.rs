@@ -11,12 +11,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{ProcessError, TASK_ID_VARIABLE};
 use crate::contract::ids::TaskId;
+use crate::domain::gpus::Whose;
 
 /// A tree may fork while it is walked, so it is walked again until nothing new shows up, so many times at most;
 /// the caller comes again until nothing is left.
 const STOP_PASSES: usize = 64;
 /// A swept process that does not end within this is looked at, and killed, again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// A chain of processes is not longer; a pid used again while this looks could lead in a circle.
+const MOST_ANCESTORS: usize = 256;
 
 /// What `/proc/<pid>/stat` says that matters here.
 struct Stat {
@@ -206,6 +210,34 @@ fn marked_processes(wanted: &HashSet<Vec<u8>>) -> Result<Vec<u32>, ProcessError>
         }
     }
     Ok(found)
+}
+
+/// Whose a process is: the task whose mark it or one of its ancestors carries, or some task of the shim it descends
+/// from, if that is one of `shims`.
+pub(super) fn whose(pid: u32, is_own_shim: impl Fn(u32) -> bool) -> Whose {
+    let mut at = pid;
+    let Some(mut stat) = Stat::read(at) else { return Whose::Unseen };
+    for _ in 0..MOST_ANCESTORS {
+        if is_own_shim(at) {
+            return Whose::SomeTask;
+        }
+        if let Some(task_id) = mark_of(at) {
+            return Whose::Task(task_id);
+        }
+        at = stat.parent;
+        match Stat::read(at).filter(|_| at > 1) {
+            Some(of_parent) => stat = of_parent,
+            None => break,
+        }
+    }
+    Whose::Outsider
+}
+
+fn mark_of(pid: u32) -> Option<TaskId> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mark = format!("{TASK_ID_VARIABLE}=").into_bytes();
+    let id = environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(&*mark))?;
+    std::str::from_utf8(id).ok()?.parse().ok()
 }
 
 fn is_marked(pid: u32, wanted: &HashSet<Vec<u8>>) -> bool {

@@ -11,15 +11,18 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::gauges::Gauges;
+use super::gpus::Told;
 
 use crate::actors::messages::task_runner::OrdersReceived;
 use crate::actors::task_runner::{DiskRoom, HeldTasks};
 use crate::client::worker_channel::{ChannelError, SessionEnd, WorkerChannel};
 use crate::clock;
+use crate::contract::gpu::{Gpu, GpuNews};
 use crate::contract::protocol::{HeartbeatAnswer, HeartbeatRequest, Orders};
 use crate::contract::quantity::Seconds;
 use crate::contract::telemetry::ClockOffset;
 use crate::domain::clock_note;
+use crate::gpu::Devices;
 
 /// Heartbeats on their way at once, at most.
 const AT_ONCE: usize = 16;
@@ -30,6 +33,9 @@ pub(super) struct Heartbeat {
     pub(super) held: HeldTasks,
     pub(super) room: DiskRoom,
     pub(super) gauges: Gauges,
+    pub(super) gpus: Devices,
+    /// As the session was opened with them.
+    pub(super) gpus_at_first: Vec<Gpu>,
     pub(super) secret_names: watch::Receiver<Vec<String>>,
     pub(super) incarnation: u64,
     pub(super) every: Seconds,
@@ -56,6 +62,7 @@ impl Heartbeat {
         let (mut seq, mut answered_seq, mut clock_offset) = (0, None, None);
         let mut under_way = JoinSet::new();
         let mut silence = Silence::default();
+        let mut told = Told::at_first(&self.gpus_at_first);
         loop {
             // Dropping the sender is a stop as well.
             let answered = tokio::select! {
@@ -65,7 +72,7 @@ impl Heartbeat {
                         under_way.abort_all();
                     }
                     seq += 1;
-                    let says = self.says(seq, answered_seq, clock_offset);
+                    let says = self.says(seq, answered_seq, clock_offset, &told);
                     under_way.spawn(beat(Arc::clone(&self.channel), says));
                     continue;
                 }
@@ -76,7 +83,8 @@ impl Heartbeat {
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             match answered {
-                Ok(Answered { seq, answer, offset }) => {
+                Ok(Answered { seq, answer, offset, news }) => {
+                    told.heard(news);
                     // Older ones have nothing to say any more.
                     under_way.abort_all();
                     silence.broken();
@@ -88,7 +96,11 @@ impl Heartbeat {
                     let _ = self.session_over.send(end);
                     return;
                 }
-                Err(error) => silence.lasts(&error),
+                Err(error) => {
+                    // The server may have been restarted, with what it knew at the session's beginning.
+                    told = Told::default();
+                    silence.lasts(&error);
+                }
             }
         }
     }
@@ -98,6 +110,7 @@ impl Heartbeat {
         seq: u64,
         answered_seq: Option<u64>,
         clock_offset_s: Option<ClockOffset>,
+        told: &Told,
     ) -> HeartbeatRequest {
         HeartbeatRequest {
             seq,
@@ -108,7 +121,7 @@ impl Heartbeat {
             health: self.room.unhealthy(),
             secrets: Some(self.secret_names.borrow().clone()),
             answered_seq,
-            gpus: None,
+            gpus: told.news(seq, self.gpus.standings()),
             // Whoever leaves says so on its way out (`cli::join::told`).
             leaving: false,
         }
@@ -127,15 +140,17 @@ struct Answered {
     answer: HeartbeatAnswer,
     /// What it says of the clocks.
     offset: Option<ClockOffset>,
+    /// What it told of GPUs, which the server has now.
+    news: Option<Vec<GpuNews>>,
 }
 
 async fn beat(channel: Arc<dyn WorkerChannel>, says: HeartbeatRequest) -> Result<Answered, ChannelError> {
-    let seq = says.seq;
+    let (seq, news) = (says.seq, says.gpus.clone());
     let (sent, begun) = (clock::now(), Instant::now());
     let answer = channel.heartbeat(says).await?;
     let round_trip = Seconds::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
     let offset = clock_note::measured(sent, round_trip, answer.server_time);
-    Ok(Answered { seq, answer, offset })
+    Ok(Answered { seq, answer, offset, news })
 }
 
 /// Tells people once when the server no longer answers, and once when it does again.

@@ -21,6 +21,7 @@ const FLOORS: &[(u8, &[&str])] = &[
             "credentials",
             "config",
             "short_file",
+            "gpu",
         ],
     ),
     (4, &["actors"]),
@@ -38,6 +39,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("tls", "short_file"),         // keys and certificates
     ("credentials", "short_file"), // the seed file
     ("config", "short_file"),      // settings and secrets
+    ("gpu", "process"),            // asks drivers in children
     ("cli", "worker"),             // `join` and `worker start` run one
 ];
 
@@ -64,6 +66,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rcgen", &["tls"]),
     ("x509_parser", &["tls"]),
     ("if_addrs", &["config"]),
+    ("nvml_wrapper", &["gpu"]),
     ("std::process::Command", &["process"]),
     ("tokio::process", &["process"]),
     ("libc", &["process"]),

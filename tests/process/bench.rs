@@ -55,6 +55,7 @@ impl Bench {
             orphan_timeout: Duration::from_secs(86_400),
             limits: Limits::default(),
             log: Default::default(),
+            gpu_locks: Vec::new(),
             run_as: None,
         }
     }

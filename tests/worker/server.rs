@@ -20,7 +20,7 @@ use gpulayer::contract::problem::Problem;
 use gpulayer::contract::protocol::*;
 use gpulayer::contract::quantity::{Cpus, Seconds};
 use gpulayer::contract::spec::{Command, JobSpec, Run, Workload};
-use gpulayer::contract::worker::WorkerKind;
+use gpulayer::contract::worker::{Capabilities, WorkerKind};
 use gpulayer::process::ExitRecord;
 use gpulayer::worker::{Farewell, Worker, WorkerEnd, WorkerHandle, WorkerOptions};
 use parking_lot::{Condvar, Mutex};
@@ -43,6 +43,8 @@ pub struct Record {
     /// Numbers of records that were given up.
     pub given_up: BTreeMap<TaskId, u64>,
     pub registrations: u32,
+    /// As the worker last introduced itself.
+    pub capabilities: Option<Capabilities>,
     pub resumes: Vec<ResumeRequest>,
     pub beats: Vec<HeartbeatRequest>,
     pub fetches: u32,
@@ -89,11 +91,16 @@ impl Server {
     }
 
     pub fn start_worker(self: &Arc<Self>) -> WorkerHandle {
-        let options = WorkerOptions {
+        self.start_worker_with(|_| {})
+    }
+
+    pub fn start_worker_with(self: &Arc<Self>, change: impl FnOnce(&mut WorkerOptions)) -> WorkerHandle {
+        let mut options = WorkerOptions {
             cpus: Some(Cpus::from_millis(4000)),
             shim_binary: Some(env!("CARGO_BIN_EXE_gpulayer-worker").into()),
             ..WorkerOptions::new(self.worker_folder(), "tester", WorkerKind::Local)
         };
+        change(&mut options);
         Worker::start(options, Arc::clone(self) as Arc<dyn WorkerChannel>).unwrap()
     }
 
@@ -118,6 +125,11 @@ impl Server {
     }
 
     pub fn offer(&self, spec: JobSpec) -> TaskId {
+        self.offer_on(spec, Vec::new())
+    }
+
+    /// With these GPUs, by uuid.
+    pub fn offer_on(&self, spec: JobSpec, gpus: Vec<String>) -> TaskId {
         let task_id = clock::task_id();
         let assignment = Assignment {
             task_id,
@@ -125,7 +137,7 @@ impl Server {
             epoch: 1,
             attempt: 1,
             spec: Arc::new(spec),
-            gpus: Vec::new(),
+            gpus,
             array: None,
         };
         self.change(|record| record.offers.insert(task_id, assignment));
@@ -173,6 +185,9 @@ impl Server {
 
     fn judge(&self, record: &mut Record, item: &ReportItem) -> ReportResult {
         record.reports.push(item.clone());
+        if let Report::Decline { .. } = item.report {
+            record.offers.remove(&item.task_id);
+        }
         if let Report::Start = item.report {
             record.offers.remove(&item.task_id);
             if record.refuse_starts {
@@ -192,10 +207,13 @@ impl WorkerChannel for Server {
         assert_eq!(session.token, "gls_tester");
     }
 
-    fn register(&self, _request: RegisterRequest) -> Calling<'_, RegisterAnswer> {
+    fn register(&self, request: RegisterRequest) -> Calling<'_, RegisterAnswer> {
         Box::pin(async {
             self.heard("register")?;
-            self.change(|record| record.registrations += 1);
+            self.change(|record| {
+                record.registrations += 1;
+                record.capabilities = Some(request.capabilities);
+            });
             let worker_id = WorkerId::from_u128(1);
             Ok(RegisterAnswer { worker_id, session_token: "gls_tester".into(), timing: timing() })
         })
@@ -204,7 +222,10 @@ impl WorkerChannel for Server {
     fn resume(&self, request: ResumeRequest) -> Calling<'_, ResumeAnswer> {
         Box::pin(async {
             self.heard("resume")?;
-            self.change(|record| record.resumes.push(request));
+            self.change(|record| {
+                record.capabilities = Some(request.capabilities.clone());
+                record.resumes.push(request);
+            });
             Ok(ResumeAnswer { timing: timing(), orders: Orders::default() })
         })
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future;
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::oneshot;
 
@@ -21,6 +22,7 @@ use super::running::said;
 use crate::artifacts::{self, Collected, CollectedContent, CollectedFile};
 use crate::client::worker_channel::{ChannelError, Published};
 use crate::contract::artifact::{Digest, UndeclaredFile};
+use crate::contract::gpu::GpuStanding;
 use crate::contract::problem::Warning;
 use crate::contract::protocol::Assignment;
 use crate::contract::spec::JobSpec;
@@ -48,8 +50,13 @@ pub(super) async fn collect(
     whole_log: WholeLog,
     stopped: oneshot::Receiver<()>,
 ) -> Event {
-    let log = keep_log(&around, &folder, whole_log).await;
-    let mut collection = collect_files(&around, &assignment, &folder, stopped).await;
+    let left = around.options.gpus.take_back(assignment.task_id);
+    let brought = async {
+        let log = keep_log(&around, &folder, whole_log).await;
+        (log, collect_files(&around, &assignment, &folder, stopped).await)
+    };
+    let ((log, mut collection), left) = future::join(brought, left).await;
+    collection.warnings.extend(left.iter().map(|(uuid, standing)| left_on_gpu(uuid, standing)));
     match log {
         Ok(digest) => collection.log_artifact = digest,
         Err(why) => {
@@ -58,6 +65,21 @@ pub(super) async fn collect(
         }
     }
     Event::Collected(collection)
+}
+
+/// The task has ended; whoever it started elsewhere has not.
+fn left_on_gpu(uuid: &str, standing: &GpuStanding) -> Warning {
+    let detail = match standing {
+        GpuStanding::Wedged { pids } => {
+            format!(
+                "its memory on GPU {uuid} is still held by {pids:?}; the GPU is kept back until they are gone"
+            )
+        }
+        _ => format!(
+            "whether its memory on GPU {uuid} is free cannot be seen; the GPU is kept back until then"
+        ),
+    };
+    Warning { pointer: String::new(), detail }
 }
 
 /// Puts the whole log together and publishes it, when the stored lines say less.

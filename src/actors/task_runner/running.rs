@@ -43,6 +43,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         tmp: &folder.tmp(),
         stop_file: &folder.stop_file(),
         array: assignment.array.as_ref(),
+        gpus: &around.options.gpus.variables(&assignment.gpus),
     };
     let env = environment(spec, around.options.host_environment.iter().cloned(), place);
     let cwd = match &spec.workload {
@@ -68,6 +69,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
             pids: Some(around.options.task_pids_max),
         },
         log: around.options.log_limits,
+        gpu_locks: around.options.gpus.lock_paths(&assignment.gpus).into_iter().map(Into::into).collect(),
         run_as: around.options.task_user.as_ref().map(|user| user.ids.clone()),
     }
 }
@@ -86,6 +88,12 @@ pub(super) enum LaunchError {
         /// Where.
         worker: String,
     },
+    /// GPUs that it was to have.
+    #[error("GPU {uuids}: another GPUlayer on this host took the lock while this worker was restarted")]
+    Gpus {
+        /// All that it was given.
+        uuids: String,
+    },
     /// The folder of a task that runs as another user.
     #[error("the task's folder cannot be given to its user")]
     Folder(#[source] std::io::Error),
@@ -97,16 +105,20 @@ pub(super) enum LaunchError {
 /// Hands a task to a shim, with its secrets: looked up now, and nowhere kept.
 pub(super) async fn hand_over(
     around: Arc<Surroundings>,
-    spec: Arc<JobSpec>,
+    assignment: &Assignment,
     folder: TaskFolder,
     mut launch: Launch,
 ) -> Result<TaskProcess, LaunchError> {
+    let spec: &Arc<JobSpec> = &assignment.spec;
+    if !around.options.gpus.has(assignment.task_id, &assignment.gpus) {
+        return Err(LaunchError::Gpus { uuids: assignment.gpus.join(", ") });
+    }
     if let Some(user) = launch.run_as.clone() {
         let opened = tokio::task::spawn_blocking(move || folder.open_to(&user)).await;
         opened.map_err(LaunchError::Interrupted)?.map_err(LaunchError::Folder)?;
     }
     if !spec.secrets.is_empty() {
-        let source = around.options.secrets.clone();
+        let (source, spec) = (around.options.secrets.clone(), Arc::clone(spec));
         let resolved = tokio::task::spawn_blocking(move || source.resolve(&spec.secrets)).await;
         launch.secrets = resolved.map_err(LaunchError::Interrupted)?.map_err(|missing| {
             let worker = around.options.capabilities.hostname.clone();

@@ -17,6 +17,7 @@ use crate::contract::worker::{self, WorkerKind};
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::spec::human;
+use crate::gpu::{GpuOptions, Nvml};
 use crate::process::account::Account;
 use crate::short_file;
 use crate::worker::WorkerOptions;
@@ -433,6 +434,7 @@ fn options(
         },
         task_pids_max: settings.task_pids_max,
         task_user,
+        gpus: GpuOptions { nvml: Nvml::of_setting(settings.nvml.as_deref()), ..GpuOptions::default() },
         pythons: from.pythons.iter().map(|path| path.display().to_string()).collect(),
         advertise_address: from.advertise_address.clone(),
         ..WorkerOptions::new(folder, from.name.clone().unwrap_or_else(machine), WorkerKind::Remote)

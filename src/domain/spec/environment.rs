@@ -9,12 +9,21 @@ use crate::domain::placement::PROFILES;
 use crate::domain::secrets::SecretRef;
 
 /// Which GPUs a program sees is GPUlayer's to say: it grants them.
-const DEVICE_VARIABLES: [&str; 4] =
-    ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+const DEVICE_VARIABLES: [&str; 5] = [
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+];
+
+/// In which order CUDA counts; the indices it is given hold in one of them alone.
+const ORDER_VARIABLE: &str = "CUDA_DEVICE_ORDER";
+const PCI_ORDER: &str = "PCI_BUS_ID";
 
 /// What every task is given besides: without it, or with something else in it, programs fail in odd ways.
 const OF_THE_WORKER: [&str; 6] =
-    ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_DEVICE_ORDER"];
+    ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", ORDER_VARIABLE];
 
 /// What the worker sets itself.
 const RESERVED_PREFIX: &str = "GPULAYER_";
@@ -31,6 +40,12 @@ pub(super) fn env(reader: &mut Reader, node: Node<'_>, with_gpus: bool) -> Optio
             return reader.invalid(
                 node.at,
                 "set by GPUlayer to the GPUs it grants; leave it out and ask with `resources.gpus` (an empty value is allowed without GPUs)",
+            );
+        }
+        if name == ORDER_VARIABLE && with_gpus && value != PCI_ORDER {
+            return reader.invalid(
+                node.at,
+                "set by GPUlayer to `PCI_BUS_ID`: the GPUs it grants are counted in that order; leave it out",
             );
         }
         if let Some(advice) = credentials::advice(name, value) {

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::contract::array::ArrayPlace;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::spec::{JobSpec, Run, Workload};
+use crate::domain::gpus::GRANTED;
 
 /// What a task sees of the worker's own environment; `LC_*` too.
 const ALLOWED: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ"];
@@ -29,12 +30,15 @@ pub struct TaskPlace<'a> {
     pub stop_file: &'a Path,
     /// Which child of an array it is.
     pub array: Option<&'a ArrayPlace>,
+    /// What it is told of its GPUs, see [`crate::domain::gpus::variables`].
+    pub gpus: &'a [(&'static str, String)],
 }
 
-/// The whole environment of a task. `host` is the worker's own; the spec's `env` comes last and wins.
+/// The whole environment of a task. `host` is the worker's own; the spec's `env` comes last and wins, save over what
+/// tells a task which GPUs are its own.
 ///
-/// A task that asked for no GPU gets an empty `CUDA_VISIBLE_DEVICES`: that hides every GPU, where an absent one
-/// would show them all.
+/// A task without GPUs gets an empty `CUDA_VISIBLE_DEVICES`: that hides every GPU, where an absent one would show them
+/// all.
 pub fn environment(
     spec: &JobSpec,
     host: impl IntoIterator<Item = (OsString, OsString)>,
@@ -46,9 +50,8 @@ pub fn environment(
         variables.insert(OsString::from(name), value);
     };
     set("PYTHONUNBUFFERED", "1".into());
-    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
-    if spec.resources.gpus.is_none() {
-        set("CUDA_VISIBLE_DEVICES", OsString::new());
+    for (name, value) in place.gpus {
+        set(name, value.into());
     }
     set("TMPDIR", place.tmp.into());
     set("GPULAYER_JOB_ID", place.job_id.to_string().into());
@@ -65,6 +68,10 @@ pub fn environment(
         }
     }
     for (name, value) in &spec.env {
+        variables.insert(name.into(), value.into());
+    }
+    let granted = place.gpus.iter().any(|(name, _)| *name == GRANTED);
+    for (name, value) in place.gpus.iter().filter(|_| granted) {
         variables.insert(name.into(), value.into());
     }
     variables

@@ -465,6 +465,7 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
         tmp: Path::new("/w/tmp"),
         stop_file: Path::new("/w/stop"),
         array: Some(&array),
+        gpus: &crate::domain::gpus::variables(&[], &[], false),
     };
     let host = host.map(|(name, value)| (OsString::from(name), OsString::from(value)));
     let found = environment(&spec, host, place);
@@ -476,6 +477,11 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
     assert_eq!((at("GPULAYER_ARRAY_INDEX"), at("GPULAYER_ARRAY_COUNT")), (Some("7"), Some("9")));
     assert_eq!(at("GPULAYER_ARRAY_ITEM"), Some(r#"{"a":1}"#));
     assert_eq!((at("CUDA_VISIBLE_DEVICES"), at("CUDA_DEVICE_ORDER")), (Some(""), Some("PCI_BUS_ID")));
+
+    spec.env.insert("CUDA_VISIBLE_DEVICES".into(), "7".into());
+    let told = [("CUDA_VISIBLE_DEVICES", "2".to_owned()), ("GPULAYER_GPU_UUIDS", "GPU-2".to_owned())];
+    let found = environment(&spec, [], TaskPlace { gpus: &told, ..place });
+    assert_eq!(found[&OsString::from("CUDA_VISIBLE_DEVICES")], "2");
 }
 
 #[test]
