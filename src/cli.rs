@@ -27,6 +27,7 @@ pub mod on_demand;
 mod quantities;
 mod reach;
 pub mod reference;
+mod resources;
 mod run;
 mod screen;
 mod server_args;
@@ -51,7 +52,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::config::Settings;
 use crate::contract::server::WhoAmI;
-use args::{Cli, Command, WorkerCommand};
+use args::{Cli, Command, ResourcesCommand, WorkerCommand};
 pub use daemon::RunDaemon;
 use error::CliError;
 use exit_status::ExitStatus;
@@ -165,6 +166,7 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Down(args) => daemon::down(context, args).await,
         Command::Connect(args) => connect::run(context, args).await,
         Command::Doctor(args) => doctor::run(context, args).await,
+        Command::Resources(ResourcesCommand::Detect(args)) => resources::detect(context, args).await,
         Command::Whoami => whoami(context).await,
         // Handled before there was a runtime.
         Command::Join(_) | Command::Server(_) | Command::Completions { .. } => Ok(ExitStatus::USAGE),

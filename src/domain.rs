@@ -19,6 +19,7 @@ pub mod retry;
 pub mod roll_call;
 pub mod secrets;
 pub mod spec;
+pub mod support;
 pub mod task_run;
 pub mod verdict;
 pub mod worker_return;

@@ -10,7 +10,8 @@ mod gpus;
 mod heartbeat;
 mod identity;
 pub mod in_process;
-mod machine;
+mod interpreters;
+pub mod machine;
 mod passage;
 mod secret_names;
 
@@ -353,6 +354,12 @@ impl Life {
             gauges,
             gpus: self.gpus.clone(),
             gpus_at_first: self.capabilities.gpus.clone(),
+            interpreters: interpreters::found(
+                &self.options,
+                self.folder.path(),
+                self.capabilities.gpus.clone(),
+            )
+            .map_err(WorkerError::Thread)?,
             secret_names: secret_names::followed(
                 self.options.secrets.clone(),
                 self.capabilities.secrets.clone(),

@@ -73,6 +73,17 @@ fn the_book_lists_every_page() {
 }
 
 #[test]
+fn the_page_on_support_is_printed_from_the_table() {
+    let page = root().join("docs/SUPPORT.md");
+    let printed = gpulayer::domain::support::markdown();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&page, &printed).unwrap();
+    }
+    let kept = fs::read_to_string(&page).unwrap_or_default();
+    assert!(kept == printed, "docs/SUPPORT.md differs from the code; run this test with UPDATE=1");
+}
+
+#[test]
 fn every_end_reason_is_explained_with_its_owner() {
     let page = fs::read_to_string(root().join("docs/TROUBLESHOOTING.md")).unwrap();
     for reason in EndReason::ALL {

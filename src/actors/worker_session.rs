@@ -13,6 +13,7 @@
 
 mod departure;
 mod heartbeats;
+mod news;
 mod vitals;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -72,6 +72,9 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: Option<WorkerCommand>,
     },
+    /// Look at what this machine has
+    #[command(subcommand)]
+    Resources(ResourcesCommand),
     /// Store and bring back files by their digest
     #[command(subcommand)]
     Artifact(ArtifactCommand),
@@ -96,6 +99,21 @@ pub(super) enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
+}
+
+/// `gpulayer resources`.
+#[derive(Debug, Subcommand)]
+pub(super) enum ResourcesCommand {
+    /// Show CPUs, memory, disk, GPUs, Python frameworks and limits as a worker here would see them
+    Detect(DetectArgs),
+}
+
+/// `gpulayer resources detect`.
+#[derive(Debug, Args)]
+pub(super) struct DetectArgs {
+    /// Python interpreter to look into; repeat for more [default: the python3 of PATH]
+    #[arg(long = "python", value_name = "PATH")]
+    pub(super) pythons: Vec<PathBuf>,
 }
 
 /// `gpulayer run`.

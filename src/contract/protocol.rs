@@ -10,7 +10,7 @@ use super::array::ArrayPlace;
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
 use super::error_code::ErrorCode;
-use super::gpu::GpuNews;
+use super::gpu::{GpuNews, Interpreter};
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::job::JobState;
 use super::log::LogRecord;
@@ -230,6 +230,9 @@ pub struct HeartbeatRequest {
     /// GPUs whose standing is another than it said last; absent = none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<GpuNews>>,
+    /// What its interpreters can import, once that was found out; absent = as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interpreters: Option<Vec<Interpreter>>,
     /// Names in its `[secrets]` table, whenever it may change; absent = as it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,

@@ -15,6 +15,8 @@ pub enum Whose {
     Task(TaskId),
     /// In the tree of some task of this worker that cannot be told.
     SomeTask,
+    /// Of the worker itself: a probe.
+    Ourselves,
     /// Of nobody this worker started.
     Outsider,
     /// It is not there for this worker: it has ended and the driver still cleans up, or it lives in a process
@@ -127,6 +129,19 @@ fn of_rocm(gpu: &Gpu) -> String {
     if gpu.uuid.starts_with("GPU-") { gpu.uuid.clone() } else { gpu.index.to_string() }
 }
 
+/// GPUs that reach one another over links, in groups of two and more, by their indices.
+pub fn groups(gpus: &[Gpu]) -> Vec<Vec<u32>> {
+    let mut groups: Vec<Vec<u32>> = Vec::new();
+    for gpu in gpus.iter().filter(|gpu| !gpu.links.is_empty()) {
+        let linked = gpus.iter().filter(|other| other.uuid == gpu.uuid || gpu.links.contains(&other.uuid));
+        let group: Vec<u32> = linked.map(|other| other.index).collect();
+        if group.len() > 1 && !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    groups
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,7 +211,10 @@ mod tests {
         );
         let cut = GpuSlice { of: "GPU-0".into(), profile: "3g.20gb".into() };
         let slice = Gpu { slice: Some(cut), ..gpu(GpuVendor::Nvidia, 0, "MIG-a") };
-        assert_eq!(variables(std::slice::from_ref(&slice), std::slice::from_ref(&slice), false)[1].1, "MIG-a");
+        assert_eq!(
+            variables(std::slice::from_ref(&slice), std::slice::from_ref(&slice), false)[1].1,
+            "MIG-a"
+        );
         // A lost GPU: nobody knows whether CUDA still counts it.
         assert_eq!(variables(&all[2..], &all, true)[1].1, "GPU-2,GPU-3");
     }

@@ -42,6 +42,7 @@ pub(super) fn look(options: &GpuOptions, within: Duration) -> Result<Vec<Gpu>, G
         name: None,
         arguments: ARGUMENTS.map(Into::into).into(),
         environment: vec![("PATH".into(), "/usr/bin:/bin:/opt/rocm/bin".into()), ("LANG".into(), "C".into())],
+        run_as: None,
     };
     let printed = printed_by(&asked, within).map_err(|source| GpuError::Asked { what: WHAT, source })?;
     let mut gpus = read(&printed.output)?;

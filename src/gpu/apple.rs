@@ -38,6 +38,7 @@ pub(super) fn look(within: Duration) -> Result<Vec<Gpu>, GpuError> {
             name: None,
             arguments: arguments.iter().map(Into::into).collect(),
             environment: vec![("PATH".into(), "/usr/sbin:/usr/bin:/bin".into())],
+            run_as: None,
         };
         printed_by(&asked, within).map_err(|source| GpuError::Asked { what: WHAT, source })
     };

@@ -110,6 +110,11 @@ impl Devices {
         self.gpus()
     }
 
+    /// What stood in the way of knowing more, in sentences, once the first look is over.
+    pub fn faults(&self) -> Vec<String> {
+        self.shared.state.lock().inventory.faults.clone()
+    }
+
     fn gpus(&self) -> Vec<Gpu> {
         let state = self.shared.state.lock();
         let standing = |gpu: &Gpu| state.devices.get(&gpu.uuid).map(|device| device.standing.clone());
@@ -261,7 +266,8 @@ impl Shared {
     }
 
     fn users(&self, glance: &Glance) -> Vec<User> {
-        glance.pids.iter().map(|pid| User { pid: *pid, whose: (self.whose)(*pid) }).collect()
+        let users = glance.pids.iter().map(|pid| User { pid: *pid, whose: (self.whose)(*pid) });
+        users.filter(|user| user.whose != Whose::Ourselves).collect()
     }
 
     fn not_locked(&self, uuid: &str, error: LockError) -> GrantError {

@@ -134,6 +134,7 @@ impl Probe {
             name: Some(PROBE_NAME),
             arguments: vec![library],
             environment: environment.collect(),
+            run_as: None,
         };
         Self { asked, running: None, killed: None, hung: BTreeMap::new(), known: Vec::new() }
     }

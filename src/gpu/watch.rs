@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::GpuOptions;
+use crate::contract::gpu::{Gpu, GpuStanding};
 use super::devices::Shared;
 use super::inventory::{self, gather, in_one_line};
 use super::nvidia::Glance;
@@ -54,10 +55,17 @@ impl Watch {
             tracing::warn!("{fault}");
         }
         let watched = inventory::asks_nvidia(&self.options) && !found.gpus.is_empty();
-        let look = watched.then(|| glance(&mut probe));
+        // A driver that has just failed as a whole is not waited for once more: the worker's start is.
+        let answers = |gpu: &Gpu| !matches!(gpu.standing, GpuStanding::Unhealthy { .. });
+        let look = (watched && found.gpus.iter().any(answers)).then(|| glance(&mut probe));
         match self.shared.upgrade() {
             Some(shared) => shared.begin(found, look),
             None => return,
+        }
+        while !watched {
+            // Nothing to look at, so nothing wakes this but a question, or the end.
+            let Ok(ask) = self.asks.recv() else { return };
+            let _ = ask.send(Ok(()));
         }
         loop {
             let asked = match self.asks.recv_timeout(LOOK_EVERY) {
@@ -66,11 +74,7 @@ impl Watch {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let Some(shared) = self.shared.upgrade() else { return };
-            if watched {
-                self.look(&mut probe, &shared, asked);
-            } else if let Some(ask) = asked {
-                let _ = ask.send(Ok(()));
-            }
+            self.look(&mut probe, &shared, asked);
         }
     }
 

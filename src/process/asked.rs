@@ -16,6 +16,7 @@ use rustix::process::{
     set_parent_process_death_signal, waitid,
 };
 
+use super::RunAs;
 use super::signal_name::signal_name;
 
 /// An answer is no longer than this.
@@ -38,6 +39,8 @@ pub struct Asked {
     pub arguments: Vec<OsString>,
     /// All of its environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// Whose rights it has; `None` = those of this process.
+    pub run_as: Option<RunAs>,
 }
 
 /// Why there is no answer.
@@ -219,6 +222,10 @@ fn start(asked: &Asked, input: Stdio, errors: Stdio) -> io::Result<Child> {
         .env_clear()
         .envs(asked.environment.iter().map(|(name, value)| (name, value)));
     command.current_dir("/").process_group(0);
+    if let Some(user) = &asked.run_as {
+        // It has no other groups then.
+        command.uid(user.uid).gid(user.gid);
+    }
     let child = command.stdin(input).stdout(Stdio::piped()).stderr(errors).spawn()?;
     // Raising it is free to everybody; where there is no such file, there is nothing to raise.
     let _ = std::fs::write(
@@ -278,6 +285,7 @@ mod tests {
             name: None,
             arguments: vec!["-c".into(), script.into()],
             environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            run_as: None,
         }
     }
 

@@ -225,6 +225,9 @@ pub(super) fn whose(pid: u32, is_own_shim: impl Fn(u32) -> bool) -> Whose {
             return Whose::Task(task_id);
         }
         at = stat.parent;
+        if at == std::process::id() {
+            return Whose::Ourselves;
+        }
         match Stat::read(at).filter(|_| at > 1) {
             Some(of_parent) => stat = of_parent,
             None => break,

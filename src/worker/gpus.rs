@@ -1,11 +1,11 @@
-//! The worker's GPUs: where they are looked for, and what of their standing is news to the server.
+//! The worker's GPUs: where they are looked for, and what of them (and of interpreters) is news to the server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use super::WorkerError;
-use crate::contract::gpu::{Gpu, GpuNews, GpuStanding};
+use crate::contract::gpu::{Gpu, GpuNews, GpuStanding, Interpreter};
 use crate::gpu::locks::Locks;
 use crate::gpu::{Devices, GpuOptions};
 use crate::process::ShimPool;
@@ -35,12 +35,22 @@ pub(super) fn start(
 #[derive(Debug, Default)]
 pub(super) struct Told {
     standings: BTreeMap<String, GpuStanding>,
+    interpreters: bool,
+}
+
+/// What a heartbeat told.
+#[derive(Debug, Clone)]
+pub(super) struct News {
+    pub(super) gpus: Option<Vec<GpuNews>>,
+    /// Whether it told of interpreters.
+    pub(super) interpreters: bool,
 }
 
 impl Told {
     /// When the session was opened.
     pub(super) fn at_first(gpus: &[Gpu]) -> Self {
-        Self { standings: gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.standing.clone())).collect() }
+        let standings = gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.standing.clone()));
+        Self { standings: standings.collect(), interpreters: false }
     }
 
     /// What this heartbeat has to say.
@@ -52,9 +62,19 @@ impl Told {
         (!news.is_empty()).then_some(news)
     }
 
+    /// The same of interpreters, which do not change.
+    pub(super) fn news_of_interpreters(
+        &self,
+        seq: u64,
+        found: &Option<Vec<Interpreter>>,
+    ) -> Option<Vec<Interpreter>> {
+        found.clone().filter(|_| !self.interpreters || seq.is_multiple_of(ALL_EVERY))
+    }
+
     /// It was answered, so the server has it.
-    pub(super) fn heard(&mut self, news: Option<Vec<GpuNews>>) {
-        self.standings.extend(news.into_iter().flatten().map(|news| (news.uuid, news.standing)));
+    pub(super) fn heard(&mut self, news: News) {
+        self.interpreters |= news.interpreters;
+        self.standings.extend(news.gpus.into_iter().flatten().map(|news| (news.uuid, news.standing)));
     }
 }
 
@@ -70,7 +90,7 @@ mod tests {
         let news = told.news(1, now());
         assert_eq!(news, Some(vec![GpuNews { uuid: "GPU-1".into(), standing: wedged.clone() }]));
         assert_eq!(told.news(2, now()), news);
-        told.heard(news.clone());
+        told.heard(News { gpus: news.clone(), interpreters: false });
         assert_eq!(told.news(3, now()), None);
         assert_eq!(told.news(ALL_EVERY, now()), news);
         assert_eq!(

@@ -11,13 +11,13 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::gauges::Gauges;
-use super::gpus::Told;
+use super::gpus::{News, Told};
 
 use crate::actors::messages::task_runner::OrdersReceived;
 use crate::actors::task_runner::{DiskRoom, HeldTasks};
 use crate::client::worker_channel::{ChannelError, SessionEnd, WorkerChannel};
 use crate::clock;
-use crate::contract::gpu::{Gpu, GpuNews};
+use crate::contract::gpu::{Gpu, Interpreter};
 use crate::contract::protocol::{HeartbeatAnswer, HeartbeatRequest, Orders};
 use crate::contract::quantity::Seconds;
 use crate::contract::telemetry::ClockOffset;
@@ -36,6 +36,7 @@ pub(super) struct Heartbeat {
     pub(super) gpus: Devices,
     /// As the session was opened with them.
     pub(super) gpus_at_first: Vec<Gpu>,
+    pub(super) interpreters: watch::Receiver<Option<Vec<Interpreter>>>,
     pub(super) secret_names: watch::Receiver<Vec<String>>,
     pub(super) incarnation: u64,
     pub(super) every: Seconds,
@@ -124,6 +125,7 @@ impl Heartbeat {
             gpus: told.news(seq, self.gpus.standings()),
             // Whoever leaves says so on its way out (`cli::join::told`).
             leaving: false,
+            interpreters: told.news_of_interpreters(seq, &self.interpreters.borrow()),
         }
     }
 
@@ -140,12 +142,13 @@ struct Answered {
     answer: HeartbeatAnswer,
     /// What it says of the clocks.
     offset: Option<ClockOffset>,
-    /// What it told of GPUs, which the server has now.
-    news: Option<Vec<GpuNews>>,
+    /// What it told of GPUs and interpreters, which the server has now.
+    news: News,
 }
 
 async fn beat(channel: Arc<dyn WorkerChannel>, says: HeartbeatRequest) -> Result<Answered, ChannelError> {
-    let (seq, news) = (says.seq, says.gpus.clone());
+    let seq = says.seq;
+    let news = News { gpus: says.gpus.clone(), interpreters: says.interpreters.is_some() };
     let (sent, begun) = (clock::now(), Instant::now());
     let answer = channel.heartbeat(says).await?;
     let round_trip = Seconds::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));

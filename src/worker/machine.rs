@@ -32,7 +32,7 @@ pub(super) fn machine_id(folder: &Path) -> io::Result<String> {
 }
 
 /// What it offers. `cpus` and `memory_bytes` override what was found.
-pub(super) fn capabilities(
+pub fn capabilities(
     cpus: Option<Cpus>,
     memory_bytes: Option<u64>,
     labels: BTreeMap<String, String>,

@@ -22,6 +22,7 @@ const FLOORS: &[(u8, &[&str])] = &[
             "config",
             "short_file",
             "gpu",
+            "frameworks",
         ],
     ),
     (4, &["actors"]),
@@ -40,6 +41,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("credentials", "short_file"), // the seed file
     ("config", "short_file"),      // settings and secrets
     ("gpu", "process"),            // asks drivers in children
+    ("frameworks", "process"),     // asks interpreters in children
     ("cli", "worker"),             // `join` and `worker start` run one
 ];
 

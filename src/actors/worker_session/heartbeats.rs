@@ -2,7 +2,7 @@
 
 use actix::Handler;
 
-use super::WorkerSession;
+use super::{WorkerSession, news};
 use crate::actors::messages::front_desk::{Heartbeat, WorkerRefusal};
 use crate::actors::messages::job_supervisor::{TaskGone, TasksUnaccounted};
 use crate::actors::messages::lease_reaper::Renew;
@@ -86,6 +86,9 @@ impl Handler<Heartbeat> for WorkerSession {
             self.heard_health(request.health);
             self.heard_secrets(request.secrets);
             self.heard_leaving(request.leaving);
+            if news::take_in(&mut self.record.capabilities, request.gpus, request.interpreters) {
+                self.announce();
+            }
         }
         send(call.reply, Ok(HeartbeatAnswer { server_time: clock::now(), orders: self.orders() }));
     }

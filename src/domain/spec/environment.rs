@@ -22,8 +22,7 @@ const ORDER_VARIABLE: &str = "CUDA_DEVICE_ORDER";
 const PCI_ORDER: &str = "PCI_BUS_ID";
 
 /// What every task is given besides: without it, or with something else in it, programs fail in odd ways.
-const OF_THE_WORKER: [&str; 6] =
-    ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", ORDER_VARIABLE];
+const OF_THE_WORKER: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", ORDER_VARIABLE];
 
 /// What the worker sets itself.
 const RESERVED_PREFIX: &str = "GPULAYER_";
