@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::GpuOptions;
-use crate::contract::gpu::{Gpu, GpuStanding};
 use super::devices::Shared;
 use super::inventory::{self, gather, in_one_line};
 use super::nvidia::Glance;
 use super::probe::Probe;
 use super::remembered::Remembered;
+use crate::contract::gpu::{Gpu, GpuStanding};
 
 /// Whoever starts something on a GPU, or ends it, is noticed after this long.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -62,10 +62,10 @@ impl Watch {
             Some(shared) => shared.begin(found, look),
             None => return,
         }
-        while !watched {
+        if !watched {
             // Nothing to look at, so nothing wakes this but a question, or the end.
-            let Ok(ask) = self.asks.recv() else { return };
-            let _ = ask.send(Ok(()));
+            self.asks.iter().for_each(|ask| drop(ask.send(Ok(()))));
+            return;
         }
         loop {
             let asked = match self.asks.recv_timeout(LOOK_EVERY) {
