@@ -81,6 +81,7 @@ fn launch(folder: &Path, number: u32) -> Launch {
         limits: Limits { memory_bytes: None, cpu_millis: Some(1000), pids: Some(16_384) },
         log: Default::default(),
         run_as: None,
+        gpu_locks: Vec::new(),
     }
 }
 
