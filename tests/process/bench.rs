@@ -151,8 +151,9 @@ pub fn shims(worker_folder: &Path) -> Vec<u32> {
 pub fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| {
-        // One that was killed has given its memory back, and left its group, a moment before it is a zombie.
-        let memory = rest.split(' ').nth(20);
-        !rest.starts_with(['Z', 'X']) && memory != Some("0")
+        // One that was killed is listed in no group any more from the moment it begins to exit (PF_EXITING), and is a
+        // zombie only a little later.
+        let flags: u64 = rest.split(' ').nth(6).and_then(|flags| flags.parse().ok()).unwrap_or_default();
+        !rest.starts_with(['Z', 'X']) && flags & 4 == 0
     })
 }
