@@ -246,7 +246,7 @@ mod tests {
         let tail = &id(7).to_string()[24..];
         let one = wait(DependencyEnd::Succeeded);
         let said = format!("waits for job …{tail} (train) to succeed");
-        assert_eq!(queue_reason(&[one.clone()]).as_deref(), Some(said.as_str()));
+        assert_eq!(queue_reason(std::slice::from_ref(&one)).as_deref(), Some(said.as_str()));
         let two = queue_reason(&[one.clone(), one]).unwrap();
         assert_eq!(two, format!("{said}, and for 1 other"));
         assert_eq!(queue_reason(&[]), None);
