@@ -47,7 +47,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
+use crate::client::ClientError;
 use crate::config::Settings;
+use crate::contract::error_code::ErrorCode;
 use crate::contract::server::WhoAmI;
 use args::{Cli, Command, WorkerCommand};
 pub use daemon::RunDaemon;
@@ -138,7 +140,26 @@ fn dispatch(cli: Cli, run_daemon: RunDaemon, start_log: StartLog) -> Result<Exit
     let done = runtime.block_on(command(&context, &cli.command));
     // A read of a terminal or a file may still be under way on another thread; nobody waits for it.
     runtime.shutdown_background();
-    done
+    // `connect` is told its token.
+    if matches!(cli.command, Command::Connect(_)) {
+        return done;
+    }
+    done.map_err(|error| of_saved_token(error, &context))
+}
+
+/// Whoever is refused with a saved token has to save another one.
+fn of_saved_token(error: CliError, context: &Context) -> CliError {
+    let saved = || server_choice::saved_token(context.server_flag.as_deref(), &context.settings);
+    match error {
+        CliError::Client(ClientError::Refused(problem)) if problem.code == ErrorCode::Unauthenticated => {
+            let source = ClientError::Refused(problem);
+            match saved() {
+                Some((name, url)) => CliError::SavedToken { name, url, source },
+                None => CliError::Client(source),
+            }
+        }
+        other => other,
+    }
 }
 
 async fn command(context: &Context, command: &Command) -> Result<ExitStatus, CliError> {

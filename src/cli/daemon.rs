@@ -8,12 +8,14 @@ use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::hand_over::stop;
 use super::job_choice::all;
+use super::next_step::without_token;
 use super::on_demand::OwnDaemon;
 use super::screen::say;
 use super::server_args::{DownArgs, ServerStartArgs};
-use super::server_choice::own_daemon;
+use super::server_choice::{LOCAL, own_daemon};
 use super::shown::tail;
-use super::standing;
+use super::standing::{self, Standing};
+use crate::config::connections::Connections;
 use crate::config::{DaemonOptions, Readiness, ServerCertificate};
 use crate::contract::server::StopRequest;
 use crate::process::detached;
@@ -50,6 +52,7 @@ pub(super) fn start(
         write_tokens: !args.no_tcp,
         settings,
     };
+    detached::take_name();
     run(options).map_err(|source| CliError::Daemon { source })?;
     Ok(ExitStatus::SUCCESS)
 }
@@ -65,6 +68,9 @@ fn certificate(args: &ServerStartArgs) -> Option<ServerCertificate> {
 
 /// `gpulayer down`.
 pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatus, CliError> {
+    if let Some(server) = context.server_flag.as_deref().filter(|given| *given != LOCAL) {
+        return Err(CliError::DownElsewhere { server: without_token(server) });
+    }
     let client = own_daemon(&context.settings);
     // Held until the daemon is gone, so that no command starts the next one into its last breath.
     let daemon = OwnDaemon::new(context.settings.places.clone());
@@ -72,9 +78,10 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
     let _lock = daemon.lock().map_err(not_stopped)?;
     let there = daemon.is_there();
     if !matches!(there, Ok(true)) {
-        not_wanted_back(&daemon, context)?;
+        not_wanted_back(&daemon, context, args.keep)?;
         there.map_err(not_stopped)?;
-        say("no daemon is running");
+        say("no daemon is running on this machine");
+        say_what_goes_on(context);
         return Ok(ExitStatus::SUCCESS);
     }
     let running = all(&client, "&state=running&state=scheduled", usize::MAX).await?;
@@ -88,13 +95,17 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
         }
     }
     // Before it goes: whatever becomes of this stop, nobody wants the daemon back.
-    not_wanted_back(&daemon, context)?;
+    not_wanted_back(&daemon, context, args.keep)?;
     stop(&daemon, &client, StopRequest { cancel_running: !args.keep, hand_over: false }).await?;
     say(match (running.len(), args.keep) {
         (0, _) => "the daemon has stopped",
         (_, true) => "the daemon has stopped; what runs goes on and is taken up again by the next one",
         (_, false) => "the daemon has stopped, and what ran was cancelled; what was queued stays queued",
     });
+    if args.keep && Standing::read(&context.settings.places.state)?.is_some() {
+        say("the next command here starts it as `up` did; `gpulayer down` ends that");
+    }
+    say_what_goes_on(context);
     let unreachable = running.iter().filter(|job| job.unreachable_since.is_some()).count();
     if unreachable > 0 && !args.keep {
         say(&format!(
@@ -104,9 +115,33 @@ pub(super) async fn down(context: &Context, args: &DownArgs) -> Result<ExitStatu
     Ok(ExitStatus::SUCCESS)
 }
 
-/// Forgets how `up` was told to listen, and lets commands that follow a job leave the daemon stopped.
-fn not_wanted_back(daemon: &OwnDaemon, context: &Context) -> Result<(), CliError> {
-    standing::forget(&context.settings.places.state)?;
+/// Whose daemon that was, when commands speak with another server.
+fn say_what_goes_on(context: &Context) {
+    let settings = &context.settings;
+    let other = if context.server_flag.is_some() {
+        None
+    } else if let Some(url) = settings.url.as_deref().filter(|url| *url != LOCAL) {
+        Some(format!("the server of GPULAYER_URL, {}", without_token(url)))
+    } else {
+        let saved = Connections::load(&settings.places.connections()).ok();
+        saved
+            .as_ref()
+            .and_then(Connections::current)
+            .map(|(name, one)| format!("the saved server {name}, {}", one.url))
+    };
+    if let Some(other) = other {
+        say(&format!(
+            "this is about this machine's own daemon; {other}, goes on (`gpulayer down` on its machine stops it)"
+        ));
+    }
+}
+
+/// Lets commands that follow a job leave the daemon stopped; unless it is to come back as it was, forgets how `up` was
+/// told to listen.
+fn not_wanted_back(daemon: &OwnDaemon, context: &Context, keep: bool) -> Result<(), CliError> {
+    if !keep {
+        standing::forget(&context.settings.places.state)?;
+    }
     // A full disk is no reason to go on running.
     if let Err(error) = daemon.stays_stopped() {
         say(&format!("gpulayer: {error}; a command that follows a job may start the daemon again"));

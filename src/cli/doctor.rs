@@ -43,7 +43,16 @@ pub(super) fn check(what: &'static str, verdict: Verdict, found: impl Into<Strin
 /// `gpulayer doctor`; with `--server` it looks at the way there instead.
 pub(super) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitStatus, CliError> {
     if let Some(server) = context.server_flag.as_deref().filter(|server| *server != LOCAL) {
-        return report(context, reach::checks(context, server, args.hold).await?);
+        return report(context, reach::checks(context, server, args).await?);
+    }
+    for (flag, given) in [("--pin", args.pin.is_empty()), ("--ca-file", args.ca_file.is_none())] {
+        if !given {
+            return Err(CliError::Flag {
+                flag,
+                given: "alone".to_owned(),
+                expected: "--server with it, another than local",
+            });
+        }
     }
     let settings = &context.settings;
     let mut checks = vec![
@@ -93,13 +102,16 @@ pub(super) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitStat
                 }
             });
         }
-        Err(error) => checks.push(check(
-            "daemon",
-            Verdict::Bad,
-            CliError::from(error).rendered(&context.next()).trim().replace('\n', ";"),
-        )),
+        Err(error) => checks.push(check("daemon", Verdict::Bad, in_a_line(error, context))),
     }
     report(context, checks)
+}
+
+/// A fault with its causes and what to do, for a table.
+pub(super) fn in_a_line(error: ClientError, context: &Context) -> String {
+    let told = CliError::from(error).rendered(&context.next());
+    let told = told.trim().trim_start_matches("gpulayer: ").replace("\n  because: ", ": ");
+    told.replace("\n  hint: ", "; next: ").replace('\n', " ")
 }
 
 /// Shows what was found; any fault fails the command.
@@ -173,7 +185,7 @@ fn free_disk(state: &Path, min_free_bytes: u64) -> Check {
 }
 
 /// Compares clocks by the `Date` of an answer.
-async fn clock(client: &crate::client::Client) -> Check {
+pub(super) async fn clock(client: &crate::client::Client) -> Check {
     let before = crate::clock::now();
     let answer = client.answer(&crate::client::Call::get("/healthz")).await;
     let date = answer.ok().and_then(|answer| answer.header("date").and_then(http_date));

@@ -1,22 +1,22 @@
 //! What can go wrong in a command, how it is told, and what to do next.
 
+mod hint;
+
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+pub(in crate::cli) use hint::UNKNOWN_NAME;
+
 use super::exit_status::ExitStatus;
 use super::join::error::JoinError;
 use super::next_step::NextStep;
-use crate::artifacts::bundle::BundleError;
 use crate::client::{ClientError, Endpoint};
 use crate::config::ConfigError;
-use crate::contract::error_code::ErrorCode;
-use crate::contract::pin::Pin;
 use crate::contract::problem::Fault;
 use crate::domain::spec::human::QuantityError;
-use crate::tls::{Distrust, TlsFault};
 
 /// A command that did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +83,36 @@ pub enum CliError {
         name: String,
         /// The names there are.
         known: Vec<String>,
+    },
+    /// `down` for a server that is not this machine's own daemon.
+    #[error("`down` stops the daemon of this machine alone, and not {server}")]
+    DownElsewhere {
+        /// As given.
+        server: String,
+    },
+    /// A saved token that its server does not take.
+    #[error("the token saved for `{name}` is not valid at {url}")]
+    SavedToken {
+        /// Its name.
+        name: String,
+        /// Its address.
+        url: String,
+        /// What the server said.
+        source: ClientError,
+    },
+    /// No credential is meant by that.
+    #[error("there is no token `{given}`")]
+    NoSuchToken {
+        /// As given.
+        given: String,
+    },
+    /// Several workers are meant by that.
+    #[error("`{given}` could mean {}", candidates.join(" or "))]
+    AmbiguousWorker {
+        /// As given.
+        given: String,
+        /// Each with its host and state.
+        candidates: Vec<String>,
     },
     /// A token of another kind.
     #[error("that is a join token (glj_…), which only lets workers join: a client token (glc_…) is needed")]
@@ -316,6 +346,7 @@ impl CliError {
             | CliError::HereElsewhere
             | CliError::Client(ClientError::ConnectionString(_))
             | CliError::NoSuchServer { .. }
+            | CliError::DownElsewhere { .. }
             | CliError::JoinToken
             | CliError::NoToken { .. }
             | CliError::NameTaken { .. }
@@ -324,84 +355,6 @@ impl CliError {
             CliError::Join(error) if error.is_usage() => ExitStatus::USAGE,
             CliError::StillStopping { .. } => ExitStatus::GIVEN_UP,
             _ => ExitStatus::FAILED,
-        }
-    }
-
-    /// What to do next, when there is something to say.
-    fn hint(&self, next: &NextStep) -> Option<String> {
-        match self {
-            CliError::Client(ClientError::Tls { endpoint, source })
-            | CliError::Join(JoinError::Server { source: ClientError::Tls { endpoint, source }, .. }) => {
-                tls_hint(endpoint, source)
-            }
-            CliError::Join(error) => error.hint().map(str::to_owned),
-            CliError::Client(ClientError::Proxy { .. }) => Some(
-                "the proxy is from HTTPS_PROXY, HTTP_PROXY or ALL_PROXY; NO_PROXY names servers that are reached without it"
-                    .to_owned(),
-            ),
-            CliError::NoSuchServer { .. } => Some(
-                "`gpulayer connect` saves servers; a URL begins with https://, http:// or unix:".to_owned(),
-            ),
-            CliError::JoinToken => Some("`gpulayer up` writes it to ~/.gpulayer/client-token on the server's machine".to_owned()),
-            CliError::NoToken { .. } => Some(
-                "give --token-file, GPULAYER_TOKEN, or a connection string on standard input; `gpulayer up` writes a token to ~/.gpulayer/client-token on the server's machine"
-                    .to_owned(),
-            ),
-            CliError::NameTaken { .. } => Some("choose another with --name, or `gpulayer connect --remove` it first".to_owned()),
-            CliError::PlainAbroad { .. } => Some(
-                "give --self-signed (clients and workers pin the key it makes), --tls-cert and --tls-key (a certificate of yours), \
-                 or --allow-insecure-remote (something in front does TLS, or everybody on the way may read along)"
-                    .to_owned(),
-            ),
-            CliError::Client(ClientError::Unreachable { .. }) => Some(
-                "check that the server runs there; a configured server that does not answer is never replaced by another"
-                    .to_owned(),
-            ),
-            CliError::Client(ClientError::Silent { .. }) => Some(
-                "the call may have been carried out; the server hangs, or something else listens there (`gpulayer doctor` looks)".to_owned(),
-            ),
-            CliError::Client(ClientError::Refused(problem)) => match problem.code {
-                ErrorCode::Unauthenticated => Some(
-                    "set GPULAYER_TOKEN to a client token; on the server's machine: GPULAYER_TOKEN=$(cat ~/.gpulayer/client-token)"
-                        .to_owned(),
-                ),
-                ErrorCode::TokenExpired | ErrorCode::TokenRevoked => Some(
-                    "`gpulayer token create` on the server's machine makes another; set GPULAYER_TOKEN to it, or save it with `gpulayer connect`"
-                        .to_owned(),
-                ),
-                ErrorCode::StorageFull => Some("free disk space on the server, or remove ended jobs with `".to_owned() + &next.command("rm") + "`"),
-                ErrorCode::Internal => Some(format!("look for request {} in the daemon's log", problem.request_id)),
-                _ if problem.retryable => Some("try again shortly".to_owned()),
-                _ => None,
-            },
-            CliError::OutputThere { .. } => Some("overwrite with --force".to_owned()),
-            CliError::NotOverwritten { path } if path.ends_with("server-credentials.json") => {
-                Some("this server has its first tokens; `gpulayer token create` makes more".to_owned())
-            }
-            CliError::InTheWay { .. } => Some("fetch into another folder with --to, or overwrite with --force".to_owned()),
-            CliError::NothingToFetch { job, ended: false, .. } => {
-                Some(format!("`{}` first", next.command(&format!("wait {job}"))))
-            }
-            CliError::NothingToFetch { job, undeclared: false, kept, .. } if *kept > 0 => Some(format!(
-                "`{}` brings {kept} that no --output names",
-                next.command(&format!("fetch {job} --undeclared"))
-            )),
-            CliError::JobNotEnded { job, .. } => Some(format!("`{}` stops it", next.command(&format!("cancel {job}")))),
-            CliError::Bundle { source, .. } => match source.downcast_ref() {
-                Some(BundleError::TooLarge { .. } | BundleError::TooManyEntries { .. }) => Some(
-                    "leave files out with a .gpulayerignore, send nothing with --source none, or single files with --input"
-                        .to_owned(),
-                ),
-                _ => None,
-            },
-            CliError::NoSuchJob { .. } | CliError::NoJobLabelled { .. } => {
-                Some(format!("`{}` lists all jobs", next.command("ps -a")))
-            }
-            CliError::NoSuchWorker { .. } => Some(format!("`{}` lists all workers", next.command("worker list"))),
-            CliError::NoSuchTask { .. } => Some(format!("`{}` lists what runs", next.command("ps"))),
-            CliError::AmbiguousJob { .. } => Some("give more characters of the id".to_owned()),
-            CliError::HereElsewhere => Some("leave --here out to send a copy of the folder (--source)".to_owned()),
-            _ => None,
         }
     }
 
@@ -438,45 +391,13 @@ impl CliError {
     }
 }
 
-/// What to do about a server that is not trusted.
-fn tls_hint(endpoint: &Endpoint, fault: &TlsFault) -> Option<String> {
-    let authority = endpoint.authority();
-    let compare = |seen: &Pin| format!("its key is {seen}");
-    Some(match fault {
-        TlsFault::Distrust(Distrust::WrongKey { .. }) => {
-            "somebody may be in between. If the server really has a new key, `gpulayer up` on its machine prints it: compare, then connect or join again with that --pin"
-                .to_owned()
-        }
-        TlsFault::Distrust(Distrust::UnknownIssuer { seen, .. }) => format!(
-            "{}. If `gpulayer up` on the server's machine prints the same, give it: --pin {seen} (or GPULAYER_PIN); with a certificate authority of your own: --ca-file",
-            compare(seen)
-        ),
-        TlsFault::Distrust(Distrust::Expired { seen, .. }) => format!(
-            "renew the certificate on the server, or check this machine's clock. {}: with that --pin the time does not count",
-            compare(seen)
-        ),
-        TlsFault::Distrust(Distrust::NotYetValid { .. }) => "check this machine's clock, and the server's".to_owned(),
-        TlsFault::Distrust(Distrust::WrongName { seen, .. }) => format!(
-            "use a name that the certificate is for, or let the server's machine have this one (`server_names`). {}: with that --pin the name does not count",
-            compare(seen)
-        ),
-        TlsFault::PlainHttp => format!("give http://{authority}, or let the server speak TLS (`gpulayer up`, `server start --self-signed`)"),
-        TlsFault::HttpsOnly => format!("give https://{authority}"),
-        TlsFault::NoRoots => "install the system's certificates (Debian: ca-certificates), or give --pin or --ca-file".to_owned(),
-        TlsFault::Handshake { .. } => "something that is no GPUlayer server may listen there, or cut the connection (`gpulayer doctor --server` looks)".to_owned(),
-        TlsFault::Distrust(Distrust::Unusable { .. })
-        | TlsFault::Slow { .. }
-        | TlsFault::BadName { .. }
-        | TlsFault::CaFile { .. }
-        | TlsFault::CaFileEmpty { .. }
-        | TlsFault::Setup { .. } => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::error_code::ErrorCode;
+    use crate::contract::pin::Pin;
     use crate::contract::problem::Problem;
+    use crate::tls::{Distrust, TlsFault};
 
     #[test]
     fn a_refusal_shows_every_bad_field() {
@@ -522,7 +443,7 @@ mod tests {
         insta::assert_snapshot!(CliError::from(error).rendered(&NextStep::default()), @"
         gpulayer: no answer from http://127.0.0.1:9
           because: Connection refused
-          hint: check that the server runs there; a configured server that does not answer is never replaced by another
+          hint: start it there (`gpulayer up`) and let this machine reach its port; `gpulayer doctor --server http://127.0.0.1:9` looks at each part of the way. No other server takes its place
         ");
     }
 

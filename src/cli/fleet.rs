@@ -13,8 +13,13 @@ const CLOCK_IS_RIGHT_MILLIS: u64 = 1000;
 pub(super) const HEADER: [&str; 11] =
     ["WORKER", "NAME", "STATE", "TASKS", "CPUS", "LOAD", "MEMORY", "DISK FREE", "VERSION", "SEEN", "NOTE"];
 
-/// One worker in a line. `server` is the server's version.
-pub(super) fn row(worker: &Worker, server: Option<&str>) -> Vec<String> {
+/// One worker in a line. `server` is the server's version; `has_namesake`: its name is another's too, so its machine is
+/// said.
+pub(super) fn row(worker: &Worker, server: Option<&str>, has_namesake: bool) -> Vec<String> {
+    let mut notes = notes(worker);
+    if has_namesake {
+        notes.push(format!("on {}, one of several of this name", worker.capabilities.hostname));
+    }
     let telemetry = worker.telemetry.unwrap_or_default();
     let total = size(worker.capabilities.memory_bytes);
     vec![
@@ -31,7 +36,7 @@ pub(super) fn row(worker: &Worker, server: Option<&str>) -> Vec<String> {
         telemetry.disk_free_bytes.map(size).unwrap_or_default(),
         harmless(&version(&worker.capabilities.version, server), false),
         worker.last_seen.map(|seen| format!("{} ago", span(clock::now().since(seen)))).unwrap_or_default(),
-        harmless(&notes(worker).join("; "), false),
+        harmless(&notes.join("; "), false),
     ]
 }
 
@@ -109,7 +114,7 @@ mod tests {
                 "memory_bytes": 4_000_000_000_u64}
         }))
         .unwrap();
-        let row = row(&worker, Some("0.2.0"));
+        let row = row(&worker, Some("0.2.0"), true);
         assert_eq!(
             row[1..],
             [
@@ -122,7 +127,7 @@ mod tests {
                 "0 B",
                 "0.1.0 (older)",
                 "",
-                "disk full; its clock is 3.2 s behind"
+                "disk full; its clock is 3.2 s behind; on h, one of several of this name"
             ]
         );
     }

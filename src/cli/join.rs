@@ -17,6 +17,7 @@ use clap::Parser;
 use self::error::JoinError;
 use self::foreground::Purpose;
 use self::remembered::Remembered;
+pub(super) use self::settled::joined_trust;
 use self::settled::{Settled, settle};
 use super::StartLog;
 use super::error::CliError;
@@ -106,6 +107,7 @@ fn stay(
 ) -> Result<ExitStatus, CliError> {
     let purpose = if args.tell_ready {
         detached::detach().map_err(|source| JoinError::Runtime { source })?;
+        detached::take_name();
         Purpose::WorkInBackground(crate::config::Readiness::on_stdin())
     } else {
         Purpose::Work { interrupt_leaves: false }

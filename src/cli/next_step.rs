@@ -25,7 +25,7 @@ impl NextStep {
 }
 
 /// A connection string holds a secret, which is not shown again; its address says which server was meant.
-fn without_token(given: &str) -> String {
+pub(super) fn without_token(given: &str) -> String {
     match ConnectionString::parse(given) {
         Ok(parsed) => parsed.endpoint.to_string(),
         Err(_) => given.to_owned(),

@@ -5,17 +5,23 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::Context;
-use super::doctor::{Check, Verdict, check};
+use super::doctor::{Check, Verdict, check, clock, in_a_line};
 use super::error::CliError;
+use super::join::joined_trust;
 use super::screen::say;
+use super::server_args::DoctorArgs;
 use super::server_choice::{Target, target};
 use super::shown::{harmless, size};
 use crate::client::{Call, Client, ClientError, Endpoint, TlsLook, Trust};
-use crate::clock;
+use crate::clock::now;
+use crate::config::Settings;
 use crate::contract::artifact::Digest;
+use crate::contract::error_code::ErrorCode;
 use crate::contract::protocol::PROTOCOL;
 use crate::contract::quantity::Timestamp;
 use crate::contract::server::{ServerStatus, WhoAmI};
+use crate::short_file;
+use crate::tls::Certificate;
 
 const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 /// So many addresses go up and come back: about 800 kB each way.
@@ -30,18 +36,47 @@ const DAYS_LEFT: i64 = 14;
 const LAST_EVENT: i64 = i64::MAX;
 
 /// Looks until something is in the way of the rest; holds a poll open for `hold_s`, unless that is 0.
-pub(super) async fn checks(context: &Context, given: &str, hold_s: u64) -> Result<Vec<Check>, CliError> {
-    let target = target(given, &context.settings)?;
+pub(super) async fn checks(
+    context: &Context,
+    given: &str,
+    args: &DoctorArgs,
+) -> Result<Vec<Check>, CliError> {
+    let mut target = target(given, &context.settings)?;
+    let joined = complete(&mut target, args, &context.settings);
     let client = target.client()?.with_reconnect_for(Duration::ZERO);
-    let mut look = Look { context, target: &target, client: &client, checks: Vec::new() };
-    look.all(hold_s).await;
+    let mut look = Look { context, target: &target, client: &client, joined, checks: Vec::new() };
+    look.all(args.hold).await;
     Ok(look.checks)
+}
+
+/// Takes what this machine knows of the server for what was not given: what a worker here believes, or, on the server
+/// itself, its own key, and with that its own token. Whether a worker of this machine has joined there.
+fn complete(target: &mut Target, args: &DoctorArgs, settings: &Settings) -> bool {
+    let joined = joined_trust(settings, &target.endpoint);
+    if !args.pin.is_empty() || args.ca_file.is_some() {
+        target.trust = Trust { pins: args.pin.clone(), ca_file: args.ca_file.clone() };
+    } else if matches!(target.endpoint, Endpoint::Https { .. }) && target.trust == Trust::default() {
+        if let Some(trust) = &joined {
+            target.trust = trust.clone();
+        } else if target.endpoint.is_loopback()
+            && let Some(own) = Certificate::of_file(&settings.places.tls().join("cert.pem"))
+        {
+            target.trust = Trust::pinned(own.pin);
+            // Said to nobody but who has that key.
+            let own_token =
+                || short_file::read_text(&settings.places.client_token(), short_file::TOKEN_BYTES).ok();
+            target.token = target.token.take().or_else(|| own_token().map(|text| text.trim().to_owned()));
+        }
+    }
+    joined.is_some()
 }
 
 struct Look<'a> {
     context: &'a Context,
     target: &'a Target,
     client: &'a Client,
+    /// Whether a worker of this machine has joined there.
+    joined: bool,
     checks: Vec<Check>,
 }
 
@@ -72,9 +107,7 @@ impl Look<'_> {
     }
 
     fn fault(&mut self, what: &'static str, error: ClientError) -> Blocked {
-        let told = CliError::from(error).rendered(&self.context.next());
-        let told = told.trim().trim_start_matches("gpulayer: ").replace("\n  because: ", ": ");
-        self.note(what, Verdict::Bad, told.replace("\n  hint: ", ". ").replace('\n', " "));
+        self.note(what, Verdict::Bad, in_a_line(error, self.context));
         Blocked
     }
 
@@ -85,12 +118,19 @@ impl Look<'_> {
         self.note("proxy", Verdict::Ok, proxy.as_ref().map_or("none", |proxy| proxy.as_str()));
         match self.client.look_at_line().await {
             Ok(took) => self.note("connection", Verdict::Ok, format!("opened in {}", milliseconds(took))),
+            Err(error @ ClientError::Unreachable { .. }) if !error.is_unknown_name() => {
+                let told = in_a_line(error, self.context);
+                let told = told.split("; next: ").next().unwrap_or_default();
+                let next = "start it there (`gpulayer up`), and let this machine reach its port (firewalls, the port itself)";
+                self.note("connection", Verdict::Bad, format!("{told}; next: {next}"));
+                return Err(Blocked);
+            }
             Err(error) => return Err(self.fault("connection", error)),
         }
         match &self.target.endpoint {
             Endpoint::Https { .. } => match self.client.look_at_tls().await {
                 Ok(seen) => {
-                    let (verdict, found) = shown(&seen, &self.target.trust, clock::now());
+                    let (verdict, found) = shown(&seen, &self.target.trust, now());
                     self.note("TLS", verdict, found);
                 }
                 Err(error) => return Err(self.fault("TLS", error)),
@@ -146,17 +186,34 @@ impl Look<'_> {
                 self.note("HTTP", verdict, found + &via.unwrap_or_default());
                 if verdict == Verdict::Ok { Ok(()) } else { Err(Blocked) }
             }
+            // The look at TLS believed everybody.
+            Err(error @ ClientError::Tls { .. })
+                if matches!(self.target.endpoint, Endpoint::Https { .. }) =>
+            {
+                self.checks.retain(|check| check.what != "TLS");
+                Err(self.fault("TLS", error))
+            }
             Err(error) => Err(self.fault("HTTP", error)),
         }
     }
 
     async fn token(&mut self) -> Result<(), Blocked> {
         if self.target.token.is_none() && self.target.endpoint.host_and_port().is_some() {
-            self.note(
-                "token",
-                Verdict::Bad,
-                "none: set GPULAYER_TOKEN, or save the server with `gpulayer connect --token-file`",
-            );
+            if self.joined {
+                self.note(
+                    "token",
+                    Verdict::Note,
+                    "none, and a worker needs none: this machine has joined there. Versions, throughput and long \
+                     polls are looked at with a client token (GPULAYER_TOKEN)",
+                );
+            } else {
+                self.note(
+                    "token",
+                    Verdict::Bad,
+                    "none: set GPULAYER_TOKEN, or save the server with `gpulayer connect --token-file`",
+                );
+            }
+            self.checks.push(clock(self.client).await);
             return Err(Blocked);
         }
         match self.client.get::<WhoAmI>("/v1/whoami").await {
@@ -170,7 +227,7 @@ impl Look<'_> {
     }
 
     async fn server(&mut self) {
-        let before = clock::now();
+        let before = now();
         let status = match self.client.get::<ServerStatus>("/v1/server").await {
             Ok(status) => status,
             Err(error) => {
@@ -178,7 +235,7 @@ impl Look<'_> {
                 return;
             }
         };
-        let after = clock::now();
+        let after = now();
         let spoken = (status.protocol.min..=status.protocol.max).contains(&PROTOCOL);
         let found = format!(
             "server {}, here {}; worker protocol {} to {} there, {PROTOCOL} here",
@@ -207,6 +264,10 @@ impl Look<'_> {
                 let found =
                     format!("{} up and down in {}: {}/s", size(bytes), milliseconds(took), size(per_s));
                 self.note("throughput", Verdict::Ok, found);
+            }
+            Ok(Err(ClientError::Refused(problem))) if problem.code == ErrorCode::Forbidden => {
+                let why = harmless(&problem.detail, false);
+                self.note("throughput", Verdict::Note, format!("not measured: {why}"));
             }
             Ok(Err(error)) => {
                 self.fault("throughput", error);
@@ -293,7 +354,6 @@ fn apart(before: Timestamp, there: Timestamp, after: Timestamp) -> (Verdict, Str
 mod tests {
     use super::*;
     use crate::contract::pin::Pin;
-    use crate::tls::Certificate;
 
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 

@@ -174,10 +174,14 @@ async fn submitted(
     if let Some(place) = args.on.iter().rfind(|place| !place.contains('='))
         && !args.dry_run
     {
-        let worker = super::worker::placed_on(&server.client, place).await?;
+        let worker = super::worker::placed_on(server, place).await?;
         if let Some(resources) = draft.spec.get_mut("resources").and_then(serde_json::Value::as_object_mut) {
             resources.insert("worker".to_owned(), worker.into());
         }
+    }
+    if server.own && !args.dry_run {
+        let labels: Vec<_> = args.on.iter().filter_map(|place| place.split_once('=')).collect();
+        super::worker::say_if_nowhere(server, &labels).await?;
     }
     let typed = Typed { args, spec: &draft.spec };
     let options = ReadOptions {

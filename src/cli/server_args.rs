@@ -157,6 +157,12 @@ fn name(text: &str) -> Result<String, &'static str> {
 /// `gpulayer doctor`.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
+    /// With --server: the key it must have, as `gpulayer up` printed it there
+    #[arg(long, value_name = "sha256:HEX", value_parser = pin)]
+    pub(super) pin: Vec<Pin>,
+    /// With --server: PEM file with the certificate authorities to believe, instead of the system's
+    #[arg(long, value_name = "FILE", conflicts_with = "pin")]
+    pub(super) ca_file: Option<PathBuf>,
     /// With --server: for how many seconds to hold a poll open, to see whether something on the way cuts it; 0 = not
     #[arg(long, value_name = "SECONDS", default_value_t = 32, value_parser = clap::value_parser!(u64).range(..=60))]
     pub(super) hold: u64,

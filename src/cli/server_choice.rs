@@ -139,6 +139,25 @@ pub(super) fn target(given: &str, settings: &Settings) -> Result<Target, CliErro
     }
 }
 
+/// The saved server whose token a command used, by its name and address.
+pub(super) fn saved_token(flag: Option<&str>, settings: &Settings) -> Option<(String, String)> {
+    let saved = Connections::load(&settings.places.connections()).ok()?;
+    let given = flag.or(settings.url.as_deref());
+    let (name, connection) = match given {
+        None => saved.current()?,
+        Some(given) => {
+            let named = saved.connections.get_key_value(given).or_else(|| {
+                // A token that was given goes before the one that is saved for an address.
+                let by_address =
+                    settings.token.is_none().then(|| Endpoint::parse(given).ok()).flatten()?.to_string();
+                saved.connections.iter().find(|(_, connection)| connection.url == by_address)
+            });
+            named.map(|(name, connection)| (name.as_str(), connection))?
+        }
+    };
+    connection.token.as_ref().map(|_| (name.to_owned(), connection.url.clone()))
+}
+
 /// A client for the own daemon, whatever else is configured; never starts it.
 pub(super) fn own_daemon(settings: &Settings) -> Client {
     Client::new(Endpoint::Unix(settings.places.socket())).with_answer_within(ANSWER_WITHIN)

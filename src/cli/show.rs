@@ -15,7 +15,7 @@ use super::shown::{harmless, moment, quoted, size, span, tail};
 use super::verdict::undeclared;
 use crate::contract::event::Event;
 use crate::contract::job::{Job, Page};
-use crate::contract::worker::Task;
+use crate::contract::worker::{Task, Worker};
 use crate::domain::retry::owner_word;
 use crate::domain::verdict::left_out;
 
@@ -33,16 +33,23 @@ pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, Cl
         }
         let tasks: Page<Task> = client.get(&format!("/v1/jobs/{id}/tasks")).await?;
         let events = all_events(&client, id).await?;
+        let worker = match job.worker {
+            // It may be gone, or none of this caller's business.
+            Some(id) => {
+                client.get::<Worker>(&format!("/v1/workers/{id}")).await.ok().map(|worker| worker.name)
+            }
+            None => None,
+        };
         if index > 0 {
             output.line("")?;
         }
-        output.text(&page(&next, &job, &tasks.items, &events))?;
+        output.text(&page(&next, (&job, worker.as_deref()), &tasks.items, &events))?;
         output.flush()?;
     }
     Ok(ExitStatus::SUCCESS)
 }
 
-fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String {
+fn page(next: &NextStep, (job, worker): (&Job, Option<&str>), tasks: &[Task], events: &[Event]) -> String {
     let mut page = String::new();
     let mut field = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -60,7 +67,8 @@ fn page(next: &NextStep, job: &Job, tasks: &[Task], events: &[Event]) -> String 
     field("command", command(job));
     field("attempt", (job.attempt > 1).then(|| job.attempt.to_string()));
     field("retry of", job.retry_of.map(|id| id.to_string()));
-    field("worker", job.worker.map(|id| id.to_string()));
+    let named = worker.map(|name| format!("{name} ")).unwrap_or_default();
+    field("worker", job.worker.map(|id| format!("{named}{id}")));
     field("submitted", Some(moment(job.submitted_at)));
     field("started", job.started_at.map(moment));
     field("ended", job.ended_at.map(moment));

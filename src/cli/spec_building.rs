@@ -241,6 +241,14 @@ fn resources(spec: &mut Map<String, Value>, args: &SpecArgs) -> Result<(), CliEr
         let (name, range) = (text[..end].trim(), text[end..].trim());
         table(table(spec, "resources"), "frameworks").insert(name.to_owned(), range.into());
     }
+    let named: Vec<_> = args.on.iter().filter(|place| !place.contains('=')).map(String::as_str).collect();
+    if named.len() > 1 {
+        return Err(CliError::Flag {
+            flag: "--on",
+            given: named.join(" --on "),
+            expected: "one worker at most, because a job runs on one (any of several: give them a label, --on KEY=VALUE)",
+        });
+    }
     for place in &args.on {
         let resources = table(spec, "resources");
         match place.split_once('=') {
@@ -408,6 +416,13 @@ mod tests {
             assert!(said.starts_with("--secret HF_TOKEN: expected NAME=REF"), "{said}");
             assert!(!said.contains("hf_"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_job_is_placed_on_one_worker() {
+        let said = drafted(&["--on", "a", "--on", "x=1", "--on", "b", "true"], true).unwrap_err().to_string();
+        assert!(said.starts_with("--on a --on b: expected one worker at most"), "{said}");
+        assert!(drafted(&["--on", "a", "--on", "x=1", "--on", "y=2", "true"], true).is_ok());
     }
 
     #[test]

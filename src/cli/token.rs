@@ -16,8 +16,9 @@ use super::screen::{Output, print, print_json, say, table};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, quoted, span};
 use crate::client::endpoint::encoded;
-use crate::client::{Client, Endpoint};
+use crate::client::{Client, ClientError, Endpoint};
 use crate::clock;
+use crate::contract::error_code::ErrorCode;
 use crate::contract::job::Page;
 use crate::contract::quantity::Timestamp;
 use crate::contract::server::{ServerStatus, WhoAmI};
@@ -31,7 +32,14 @@ pub(super) async fn run(context: &Context, command: &TokenCommand) -> Result<Exi
         TokenCommand::List { all } => list(context, &client, *all).await?,
         TokenCommand::Revoke { names } => {
             for name in names {
-                client.delete(&format!("/v1/tokens/{}", encoded(name))).await?;
+                client.delete(&format!("/v1/tokens/{}", encoded(name))).await.map_err(
+                    |error| match error {
+                        ClientError::Refused(problem) if problem.code == ErrorCode::NotFound => {
+                            CliError::NoSuchToken { given: harmless(name, false) }
+                        }
+                        error => error.into(),
+                    },
+                )?;
                 say(&format!("{} is revoked", harmless(name, false)));
             }
         }
@@ -93,6 +101,7 @@ async fn create(context: &Context, client: &Client, args: &TokenCreateArgs) -> R
     if token.kind != TokenKind::Client {
         let line = line(client, "join", args).await?;
         if args.to.is_some() {
+            say("on the worker's machine, with that file:");
             print(&line)?;
         } else {
             say(&format!("on the worker's machine, with the token in that file:\n  {line}"));
@@ -108,7 +117,10 @@ async fn create(context: &Context, client: &Client, args: &TokenCreateArgs) -> R
 
 fn new_file(path: &Path) -> Result<std::fs::File, CliError> {
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    made.map_err(|source| CliError::File { operation: "make", path: path.to_owned(), source })
+    made.map_err(|source| match source.kind() {
+        std::io::ErrorKind::AlreadyExists => CliError::NotOverwritten { path: path.to_owned() },
+        _ => CliError::File { operation: "make", path: path.to_owned(), source },
+    })
 }
 
 /// What to type on the machine that is to use the token.

@@ -135,16 +135,20 @@ fn page(status: &ServerStatus, places: &Places, elsewhere: bool) -> String {
     let _ = writeln!(page, "\nHere:\n  {here} run -- python train.py");
     let near = Endpoint::parse(&listening.url).is_ok_and(|endpoint| endpoint.is_loopback());
     if near {
-        let _ = writeln!(page, "\nOther machines cannot reach {}; leave --host out for that.", listening.url);
+        let _ = writeln!(
+            page,
+            "\nOther machines cannot reach {}; `gpulayer up --host ::` opens it to them.",
+            listening.url
+        );
     } else {
-        machines(&mut page, listening, places);
+        machines(&mut page, listening, places, &here);
     }
     programs(&mut page, listening, places);
     let _ = writeln!(page, "\nStop it:\n  gpulayer down");
     page
 }
 
-fn machines(page: &mut String, listening: &Listening, places: &Places) {
+fn machines(page: &mut String, listening: &Listening, places: &Places, here: &str) {
     let url = &listening.url;
     let pin = listening.pin.map(|pin| format!(" --pin {pin}")).unwrap_or_default();
     for (whom, verb, token, file) in [
@@ -158,6 +162,11 @@ fn machines(page: &mut String, listening: &Listening, places: &Places) {
             shell(&token)
         );
     }
+    let _ = writeln!(
+        page,
+        "  that token may do everything here; for somebody who only submits jobs, make one instead:\n  \
+         {here} token create --name NAME --to client-token"
+    );
 }
 
 fn programs(page: &mut String, listening: &Listening, places: &Places) {
@@ -225,6 +234,8 @@ mod tests {
         On a laptop that is to submit them:
           gpulayer connect https://10.0.0.7:8470 --token-file client-token --pin sha256:abababababababababababababababababababababababababababababababab
           first bring it the token, from here:  scp /home/ann/.gpulayer/client-token MACHINE:client-token
+          that token may do everything here; for somebody who only submits jobs, make one instead:
+          gpulayer token create --name NAME --to client-token
 
         From a program, with curl:
           curl -k --pinnedpubkey sha256//q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s= -H "Authorization: Bearer $(cat /home/ann/.gpulayer/client-token)" https://10.0.0.7:8470/v1/jobs
@@ -246,7 +257,10 @@ mod tests {
     #[test]
     fn a_server_on_loopback_sends_nobody_elsewhere() {
         let page = page(&status("https://127.0.0.1:8470"), &places(), true);
-        assert!(page.contains("gpulayer --server local run") && page.contains("cannot reach"), "{page}");
+        assert!(
+            page.contains("gpulayer --server local run") && page.contains("`gpulayer up --host ::` opens"),
+            "{page}"
+        );
         assert!(!page.contains("gpulayer join") && page.contains("curl"), "{page}");
     }
 }

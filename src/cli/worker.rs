@@ -14,7 +14,7 @@ use super::job_choice::{all, one};
 use super::next_step::NextStep;
 use super::quantities;
 use super::screen::{Output, print, print_json, say, table};
-use super::server_choice::OnDemand;
+use super::server_choice::{OnDemand, Server};
 use super::shown::{harmless, moment, quoted, size, span, tail};
 use crate::client::endpoint::encoded;
 use crate::client::{Client, ClientError};
@@ -37,14 +37,14 @@ pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> R
         Some(WorkerCommand::Drain { workers, deadline }) => {
             let span = deadline.as_deref().map(|text| quantities::span("--deadline", text)).transpose()?;
             let request = DrainRequest { deadline_s: span };
-            for worker in chosen(&client, workers).await? {
+            for Meant { worker, called } in chosen(&client, workers).await? {
                 let path = format!("/v1/workers/{}/drain", worker.id);
                 let drained: Worker = client.post(&path, &request).await?;
-                told_of_drain(context, &client, &drained).await?;
+                told_of_drain(context, &client, &drained, &called).await?;
             }
         }
         Some(WorkerCommand::Resume { workers }) => {
-            for worker in chosen(&client, workers).await? {
+            for Meant { worker, .. } in chosen(&client, workers).await? {
                 let path = format!("/v1/workers/{}/resume", worker.id);
                 let resumed: Worker = client.post(&path, &serde_json::json!({})).await?;
                 match context.json {
@@ -57,15 +57,20 @@ pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> R
             }
         }
         Some(WorkerCommand::Revoke { workers }) => {
-            for worker in chosen(&client, workers).await? {
+            for Meant { worker, .. } in chosen(&client, workers).await? {
                 let path = format!("/v1/workers/{}/revoke", worker.id);
                 let revoked: Value = client.post(&path, &serde_json::json!({})).await?;
                 match context.json {
                     true => print_json(&revoked)?,
                     false => print(&format!(
-                        "{} is out; its {} killed. Only a join token lets it in again",
+                        "{} is out{}. Only a join token lets it in again",
                         shown_name(&worker),
-                        if worker.tasks.len() == 1 { "task is" } else { "tasks are" },
+                        match (worker.state, worker.tasks.len()) {
+                            (WorkerState::Offline, _) => "; what it still runs is killed when it comes back",
+                            (_, 0) => "",
+                            (_, 1) => "; its task is killed",
+                            _ => "; its tasks are killed",
+                        },
                     ))?,
                 }
             }
@@ -91,7 +96,13 @@ async fn list(context: &Context, client: &Client) -> Result<(), CliError> {
         }
         return output.flush();
     }
-    let rows: Vec<Vec<String>> = workers.iter().map(|worker| row(worker, client.server_version())).collect();
+    let rows: Vec<Vec<String>> = workers
+        .iter()
+        .map(|worker| {
+            let namesakes = workers.iter().filter(|other| other.name == worker.name).count() - 1;
+            row(worker, client.server_version(), namesakes > 0)
+        })
+        .collect();
     table(&HEADER, &rows)
 }
 
@@ -124,7 +135,7 @@ async fn live_tasks(client: &Client, filter: &str) -> Result<Vec<Live>, CliError
 
 async fn show(context: &Context, client: &Client, given: &[String]) -> Result<(), CliError> {
     let mut output = Output::new();
-    for (index, worker) in chosen(client, given).await?.into_iter().enumerate() {
+    for (index, Meant { worker, called }) in chosen(client, given).await?.into_iter().enumerate() {
         if context.json {
             output.json(&worker)?;
             continue;
@@ -133,12 +144,12 @@ async fn show(context: &Context, client: &Client, given: &[String]) -> Result<()
         if index > 0 {
             output.line("")?;
         }
-        output.text(&page(&context.next(), &worker, &tasks, client.server_version()))?;
+        output.text(&page(&context.next(), (&worker, &called), &tasks, client.server_version()))?;
     }
     output.flush()
 }
 
-fn page(next: &NextStep, worker: &Worker, tasks: &[Live], server: Option<&str>) -> String {
+fn page(next: &NextStep, (worker, called): (&Worker, &str), tasks: &[Live], server: Option<&str>) -> String {
     let mut page = String::new();
     let mut field = |name: &str, value: &str| {
         let _ = writeln!(page, "{name:<16} {}", harmless(value, false));
@@ -193,7 +204,7 @@ fn page(next: &NextStep, worker: &Worker, tasks: &[Live], server: Option<&str>) 
         field("task", &format!("{} {} {age} · job …{} {name}", task.id, task.state.word(), tail(job.id)));
     }
     if worker.drain.is_some() {
-        let resume = next.command(&format!("worker resume {}", quoted(&worker.name)));
+        let resume = next.command(&format!("worker resume {called}"));
         let _ = writeln!(page, "\nnext: {resume}");
     }
     page
@@ -221,7 +232,12 @@ fn said(name: &str, value: &Value) -> String {
 }
 
 /// Says what a drain leaves running, and what comes next.
-async fn told_of_drain(context: &Context, client: &Client, worker: &Worker) -> Result<(), CliError> {
+async fn told_of_drain(
+    context: &Context,
+    client: &Client,
+    worker: &Worker,
+    called: &str,
+) -> Result<(), CliError> {
     if context.json {
         return print_json(worker);
     }
@@ -242,11 +258,10 @@ async fn told_of_drain(context: &Context, client: &Client, worker: &Worker) -> R
         let job_name = harmless(job.name.as_deref().unwrap_or_default(), false);
         print(format!("  {} · job …{} {job_name}", task.id, tail(job.id)).trim_end())?;
     }
-    let word = quoted(&worker.name);
     say(&format!(
         "next: {} shows it, {} takes it back",
-        context.next().command(&format!("worker show {word}")),
-        context.next().command(&format!("worker resume {word}")),
+        context.next().command(&format!("worker show {called}")),
+        context.next().command(&format!("worker resume {called}")),
     ));
     Ok(())
 }
@@ -301,14 +316,20 @@ fn names(id: &str, prefix: &str, text: &str) -> bool {
         || (text.len() >= SHORTEST_TAIL && id.ends_with(text))
 }
 
+/// A worker, and how commands name it.
+struct Meant {
+    worker: Worker,
+    called: String,
+}
+
 /// The workers meant, each once, in the order given.
-async fn chosen(client: &Client, given: &[String]) -> Result<Vec<Worker>, CliError> {
+async fn chosen(client: &Client, given: &[String]) -> Result<Vec<Meant>, CliError> {
     let fleet = fleet(client).await?;
-    let mut chosen: Vec<Worker> = Vec::new();
+    let mut chosen: Vec<Meant> = Vec::new();
     for text in given {
         let worker = worker_meant(&fleet, text)?;
-        if !chosen.iter().any(|known| known.id == worker.id) {
-            chosen.push(worker.clone());
+        if !chosen.iter().any(|known| known.worker.id == worker.id) {
+            chosen.push(Meant { worker: worker.clone(), called: called(&fleet, worker) });
         }
     }
     Ok(chosen)
@@ -316,13 +337,8 @@ async fn chosen(client: &Client, given: &[String]) -> Result<Vec<Worker>, CliErr
 
 /// What `--on` means to the server: a worker's name as it is, the beginning or end of one worker's id as the whole id.
 /// What names no worker of now is left as it is: it may join.
-pub(super) async fn placed_on(client: &Client, given: &str) -> Result<String, CliError> {
-    // Whoever may not see the fleet can still name a worker.
-    let fleet = match fleet(client).await {
-        Ok(fleet) => fleet,
-        Err(CliError::Client(ClientError::Refused(_))) => return Ok(given.to_owned()),
-        Err(error) => return Err(error),
-    };
+pub(super) async fn placed_on(server: &Server, given: &str) -> Result<String, CliError> {
+    let Some(fleet) = visible_fleet(&server.client).await? else { return Ok(given.to_owned()) };
     if fleet.iter().any(|worker| worker.name == given) {
         return Ok(given.to_owned());
     }
@@ -334,13 +350,58 @@ pub(super) async fn placed_on(client: &Client, given: &str) -> Result<String, Cl
             let known =
                 if known.is_empty() { String::new() } else { format!(" (there: {})", known.join(", ")) };
             say(&format!(
-                "warning: no worker is called {} now{known}: the job waits until one joins",
-                harmless(&given, false)
+                "warning: no worker is called {} now{known}: the job waits until one joins. A label is KEY=VALUE{}",
+                harmless(&given, false),
+                own_daemon_note(server)
             ));
             Ok(given)
         }
         Err(error) => Err(error),
     }
+}
+
+/// `None` = this caller may not see it; whoever may not can still name a worker.
+async fn visible_fleet(client: &Client) -> Result<Option<Vec<Worker>>, CliError> {
+    match fleet(client).await {
+        Ok(fleet) => Ok(Some(fleet)),
+        Err(CliError::Client(ClientError::Refused(_))) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says so when no worker of now has all these labels: the job is taken all the same, because one may join.
+pub(super) async fn say_if_nowhere(server: &Server, labels: &[(&str, &str)]) -> Result<(), CliError> {
+    if labels.is_empty() {
+        return Ok(());
+    }
+    let Some(fleet) = visible_fleet(&server.client).await? else { return Ok(()) };
+    let has = |worker: &Worker, key: &str, value: &str| {
+        worker.capabilities.labels.get(key).is_some_and(|found| found.as_str() == value)
+    };
+    if !fleet.iter().any(|worker| labels.iter().all(|(key, value)| has(worker, key, value))) {
+        let shown: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        say(&format!(
+            "warning: no worker has {} now: the job waits until one joins{}",
+            harmless(&shown.join(" and "), false),
+            own_daemon_note(server)
+        ));
+    }
+    Ok(())
+}
+
+/// The machine's own daemon is easily taken for a server elsewhere.
+fn own_daemon_note(server: &Server) -> &'static str {
+    if server.own {
+        ". This is the own daemon of this machine; `gpulayer connect` chooses a server elsewhere"
+    } else {
+        ""
+    }
+}
+
+/// How a worker is called in a command: by its name, or by its id when another has that name.
+fn called(fleet: &[Worker], worker: &Worker) -> String {
+    let alone = fleet.iter().filter(|other| other.name == worker.name).count() < 2;
+    if alone { quoted(&worker.name) } else { worker.id.to_string() }
 }
 
 /// A name goes before the end of an id: people choose names.
@@ -358,8 +419,11 @@ fn worker_meant<'a>(fleet: &'a [Worker], given: &str) -> Result<&'a Worker, CliE
         [only] => Ok(only),
         [] => Err(CliError::NoSuchWorker { given: given.to_owned() }),
         several => {
-            let shown: Vec<_> = several.iter().map(|worker| worker.id.to_string()).collect();
-            Err(CliError::AmbiguousJob { given: given.to_owned(), candidates: shown.join(", ") })
+            let shown = several.iter().map(|worker| {
+                let host = harmless(&worker.capabilities.hostname, false);
+                format!("{} (on {host}, {})", worker.id, word(worker.state))
+            });
+            Err(CliError::AmbiguousWorker { given: given.to_owned(), candidates: shown.collect() })
         }
     }
 }
@@ -388,14 +452,19 @@ mod tests {
         }
         let tail = fleet[0].id.to_string();
         assert_eq!(meant(&tail[tail.len() - 4..]).unwrap(), fleet[0].id);
-        assert!(matches!(meant("box"), Err(CliError::AmbiguousJob { .. })));
+        assert_eq!(
+            meant("box").unwrap_err().to_string(),
+            format!("`box` could mean {} (on h, idle) or {} (on h, idle)", fleet[0].id, fleet[2].id)
+        );
+        assert_eq!(called(&fleet, &fleet[0]), fleet[0].id.to_string(), "the name says too little");
+        assert_eq!(called(&fleet, &fleet[1]), "far");
         assert!(matches!(meant("007"), Err(CliError::NoSuchWorker { .. })), "three characters name nothing");
         assert!(matches!(meant("wkr_"), Err(CliError::NoSuchWorker { .. })));
     }
 
     #[test]
     fn a_worker_is_shown_with_all_it_says_it_has() {
-        let page = page(&NextStep::default(), &worker(7, "box"), &[], Some("1"));
+        let page = page(&NextStep::default(), (&worker(7, "box"), "box"), &[], Some("1"));
         let said = |field: &str, value: &str| {
             page.lines().any(|line| {
                 line.split_once(' ').is_some_and(|(name, rest)| (name, rest.trim()) == (field, value))

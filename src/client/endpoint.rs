@@ -35,12 +35,22 @@ pub enum Endpoint {
 pub enum EndpointError {
     /// Not a form this client knows.
     #[error(
-        "`{url}` is not a server address: expected `https://HOST[:PORT]`, `http://HOST[:PORT]` or `unix:/PATH`"
+        "`{url}` is not a server address: expected `https://HOST[:PORT]`, `http://HOST[:PORT]`, `unix:/PATH` or a \
+         connection string, `gpulayer://…`{}",
+        did_you_mean(url)
     )]
     Form {
         /// As given.
         url: String,
     },
+}
+
+/// What somebody meant who left the scheme out.
+fn did_you_mean(url: &str) -> String {
+    match authority_parts(url) {
+        Some(_) => format!(" (did you mean https://{url}?)"),
+        None => String::new(),
+    }
 }
 
 impl Endpoint {
@@ -163,6 +173,9 @@ mod tests {
         {
             assert!(matches!(Endpoint::parse(bad), Err(EndpointError::Form { .. })), "{bad}");
         }
+        let told = |text: &str| Endpoint::parse(text).unwrap_err().to_string();
+        assert!(told("10.88.0.2:8470").ends_with("(did you mean https://10.88.0.2:8470?)"));
+        assert!(told("no such").ends_with("`gpulayer://…`"));
         assert_eq!(
             Endpoint::parse("https://box"),
             Ok(Endpoint::Https { host: "box".into(), port: DEFAULT_PORT })

@@ -141,6 +141,11 @@ impl ClientError {
         }
     }
 
+    /// Whether the server's name has no address here. The system's word for that has no kind of its own.
+    pub fn is_unknown_name(&self) -> bool {
+        matches!(self, ClientError::Unreachable { source, .. } if source.to_string().contains("lookup address"))
+    }
+
     /// Whether the server was not there, went away, or fell silent.
     pub fn is_connection(&self) -> bool {
         match self {

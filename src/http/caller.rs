@@ -265,7 +265,8 @@ fn admitted(pass: Arc<Pass>, request: &HttpRequest) -> Result<Caller, Refusal> {
             grant: grant.clone(),
             local: false,
             credential: *pass.hash(),
-            address: request.peer_addr().map(|address| address.ip()),
+            // IPv4 looks like IPv4, also on a socket for both.
+            address: request.peer_addr().map(|address| address.ip().to_canonical()),
             pass: Some(pass),
         }),
         Holder::Join | Holder::Session { .. } => Caller::Join(pass),

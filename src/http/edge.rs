@@ -131,8 +131,8 @@ fn check_host(request: &HttpRequest, state: &EdgeState) -> Result<(), Refusal> {
     Err(Refusal::new(
         ErrorCode::BadHost,
         format!(
-            "`{}` is not a name of this server; it answers to {} and to its addresses. Another name has to be in \
-             `server_names` of its configuration (or GPULAYER_SERVER_NAMES)",
+            "`{}` is not a name of this server; it answers to {} and to its addresses: use one of these. Another name \
+             has to be in `server_names` of its configuration (or GPULAYER_SERVER_NAMES)",
             given.escape_debug(),
             state.hosts.join(", ")
         ),

@@ -44,6 +44,14 @@ pub fn detach() -> io::Result<()> {
     close_all_but_standard()
 }
 
+/// Lets this process be called `gpulayer` by `ps` and `ss`; started from `/proc/self/exe` it is called `exe`. To be
+/// called on the main thread.
+pub fn take_name() {
+    // It works under any name.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(c"gpulayer");
+}
+
 #[cfg(target_os = "linux")]
 fn close_all_but_standard() -> io::Result<()> {
     // SAFETY: `detach` runs before this process has opened anything, so no owned descriptor is closed behind its owner.

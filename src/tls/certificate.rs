@@ -1,5 +1,7 @@
 //! What a certificate says: whose key, by whom, for whom, for how long.
 
+use std::path::Path;
+
 use rcgen::PublicKeyData;
 use rustls::Error;
 use rustls::pki_types::CertificateDer;
@@ -29,6 +31,11 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// The first certificate of a PEM file; `None` = there is none that can be read.
+    pub fn of_file(path: &Path) -> Option<Self> {
+        super::server::chain_of(path).ok()?.first().and_then(|first| Self::read(first))
+    }
+
     /// Reads DER; `None` when it is no certificate.
     pub fn read(der: &[u8]) -> Option<Self> {
         let (_, read) = X509Certificate::from_der(der).ok()?;

@@ -17,6 +17,7 @@ mod joined;
 mod joining;
 mod leaving;
 mod logs;
+mod newcomers;
 mod next_steps;
 mod processes;
 mod refusals;

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
+use crate::cli::error::UNKNOWN_NAME;
 use crate::cli::on_demand::process;
 use crate::client::ClientError;
 use crate::client::worker_channel::{ChannelError, SessionEnd};
@@ -122,6 +123,7 @@ impl JoinError {
     /// What to do next.
     pub(in crate::cli) fn hint(&self) -> Option<&'static str> {
         match self {
+            Self::Server { source, .. } if source.is_unknown_name() => Some(UNKNOWN_NAME),
             Self::Server { source, .. } if source.is_connection() => {
                 Some("check that the server runs there, and that this machine may reach its port")
             }
@@ -147,6 +149,9 @@ impl JoinError {
                 ErrorCode::ProtocolVersion => {
                     Some("server and worker are too far apart: upgrade the older one")
                 }
+                ErrorCode::Forbidden => Some(
+                    "a worker joins with a join token (glj_…): ~/.gpulayer/join-token on the server's machine, or what `gpulayer token create --join` makes there",
+                ),
                 ErrorCode::Unauthenticated => Some(
                     "the join token is not, or no more, known there; the server's machine has it in ~/.gpulayer/join-token, and `gpulayer token create --join` makes another",
                 ),

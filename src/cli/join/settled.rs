@@ -14,6 +14,7 @@ use crate::contract::pin::Pin;
 use crate::contract::problem::Fault;
 use crate::contract::quantity::Cpus;
 use crate::contract::worker::{self, WorkerKind};
+use crate::credentials::CLIENT_PREFIX;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::spec::human;
@@ -82,6 +83,9 @@ pub(super) fn settle(
     let Given { endpoint: given, token: in_string, pins } =
         server.map(|text| address(&mut reader, text)).unwrap_or_default();
     let token = in_string.or_else(|| token(&mut reader, args, settings));
+    if token.as_deref().is_some_and(|token| token.starts_with(CLIENT_PREFIX)) {
+        reader.wrong("--token-file", "holds the token of a client (glc_…), which `gpulayer connect` takes; a worker joins with a join token (glj_…): ~/.gpulayer/join-token on the server's machine, or what `gpulayer token create --join` makes there");
+    }
     let folder = match (&args.folder, &given) {
         (Some(folder), _) => std::path::absolute(folder)
             .map_err(|error| reader.wrong("--folder", format!("{}: {error}", folder.display())))
@@ -123,7 +127,11 @@ pub(super) fn settle(
             ),
         );
     }
-    let task_user = task_user.or_else(|| rights(&mut reader, &remembered));
+    // A user that does not exist was said above.
+    let task_user = match (task_user, &args.task_user) {
+        (None, Some(_)) => None,
+        (found, _) => found.or_else(|| rights(&mut reader, &remembered)),
+    };
     let (Some(folder), Some(endpoint), true) = (folder, endpoint, reader.faults.is_empty()) else {
         return Err(JoinError::Faults { faults: reader.faults });
     };
@@ -155,6 +163,18 @@ pub(super) fn folder_of(
         (None, None) => only_one(&mut reader, &roots),
     };
     found.ok_or(JoinError::Faults { faults: reader.faults })
+}
+
+/// Whom the worker of this machine that joined there believes to be that server; `None` = none joined.
+pub(in crate::cli) fn joined_trust(settings: &Settings, endpoint: &Endpoint) -> Option<Trust> {
+    let url = endpoint.to_string();
+    let folders =
+        roots(settings, false).into_iter().filter_map(|root| std::fs::read_dir(root).ok()).flatten();
+    let known = folders.flatten().filter_map(|folder| Remembered::read(&folder.path()).ok().flatten());
+    known
+        .filter(|known| known.url == url)
+        .map(|known| Trust { pins: known.pins, ca_file: known.ca_file })
+        .next()
 }
 
 /// Where folders lie that nobody named: the first is for new ones.
