@@ -86,3 +86,44 @@ fn every_end_reason_is_explained_with_its_owner() {
         }
     }
 }
+
+#[test]
+fn quoted_messages_are_printed_somewhere() {
+    let mut source = String::new();
+    for path in sources_below(&root().join("src")) {
+        source += &fs::read_to_string(path).unwrap();
+    }
+    // A text that goes on in the next line of the source.
+    let source = regex::Regex::new(r"\\\n\s*").unwrap().replace_all(&source, "");
+    let quoted = regex::Regex::new(r"`` ?(.+?) ?``|`([^`]+)`").unwrap();
+    let page = fs::read_to_string(root().join("docs/TROUBLESHOOTING.md")).unwrap();
+    let mut looked_at = 0;
+    for section in ["## The command says …", "## A worker does not join, or leaves"] {
+        let rows = page.split(section).nth(1).unwrap().split("\n## ").next().unwrap();
+        for message in rows.lines().filter_map(|row| row.strip_prefix("| `")?.split(" | ").next()) {
+            let message = format!("`{message}");
+            for parts in quoted.captures_iter(&message) {
+                let text = parts.get(1).or(parts.get(2)).unwrap().as_str();
+                for part in text.split('…').map(|part| part.trim_matches([' ', ',', '(', ')'])) {
+                    // Shorter ones are words of any text.
+                    assert!(part.len() < 6 || source.contains(part), "nothing says `{part}` ({section})");
+                    looked_at += 1;
+                }
+            }
+        }
+    }
+    assert!(looked_at > 80, "{looked_at}");
+}
+
+fn sources_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
