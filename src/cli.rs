@@ -151,7 +151,12 @@ fn dispatch(cli: Cli, run_daemon: RunDaemon, start_log: StartLog) -> Result<Exit
 fn of_saved_token(error: CliError, context: &Context) -> CliError {
     let saved = || server_choice::saved_token(context.server_flag.as_deref(), &context.settings);
     match error {
-        CliError::Client(ClientError::Refused(problem)) if problem.code == ErrorCode::Unauthenticated => {
+        CliError::Client(ClientError::Refused(problem))
+            if matches!(
+                problem.code,
+                ErrorCode::Unauthenticated | ErrorCode::TokenExpired | ErrorCode::TokenRevoked
+            ) =>
+        {
             let source = ClientError::Refused(problem);
             match saved() {
                 Some((name, url)) => CliError::SavedToken { name, url, source },

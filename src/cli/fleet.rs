@@ -35,7 +35,11 @@ pub(super) fn row(worker: &Worker, server: Option<&str>, has_namesake: bool) -> 
         },
         telemetry.disk_free_bytes.map(size).unwrap_or_default(),
         harmless(&version(&worker.capabilities.version, server), false),
-        worker.last_seen.map(|seen| format!("{} ago", span(clock::now().since(seen)))).unwrap_or_default(),
+        match worker.last_seen {
+            Some(seen) => format!("{} ago", span(clock::now().since(seen))),
+            None if worker.state == WorkerState::Offline => "not since the server's start".to_owned(),
+            None => String::new(),
+        },
         harmless(&notes.join("; "), false),
     ]
 }
