@@ -154,6 +154,18 @@ impl World {
         true
     }
 
+    /// What was told to go has gone, and waits again. Whether anything had.
+    fn requeue_preempted(&mut self) -> bool {
+        let gone = std::mem::take(&mut self.preempted).into_iter();
+        let gone: Vec<u128> = gone.filter(|number| self.running.contains_key(number)).collect();
+        for number in &gone {
+            self.end(*number);
+            let again = self.wishes[number].queued(*number, self.second);
+            tell(&mut self.placer, Input::Queued(QueuedJob { epoch: self.epochs[number], ..again }));
+        }
+        !gone.is_empty()
+    }
+
     /// What must hold at every moment.
     fn check(&self) {
         for worker in self.placer.pool().workers() {
@@ -403,30 +415,13 @@ proptest! {
                 world.go_on();
                 note(&world, &mut promised);
             }
-            for number in std::mem::take(&mut world.preempted) {
-                if world.running.contains_key(&number) {
-                    world.end(number);
-                    let again = QueuedJob {
-                        epoch: world.epochs[&number],
-                        ..world.wishes[&number].queued(number, world.second)
-                    };
-                    tell(&mut world.placer, Input::Queued(again));
-                }
-            }
+            world.requeue_preempted();
             world.pass();
         }
         let mut rounds = 0;
         while world.go_on() {
-            for number in std::mem::take(&mut world.preempted) {
-                if world.running.contains_key(&number) {
-                    world.end(number);
-                    let again = QueuedJob {
-                        epoch: world.epochs[&number],
-                        ..world.wishes[&number].queued(number, world.second)
-                    };
-                    tell(&mut world.placer, Input::Queued(again));
-                    world.pass();
-                }
+            if world.requeue_preempted() {
+                world.pass();
             }
             rounds += 1;
             prop_assert!(rounds < 2_000, "it comes to an end");
