@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gpulayer::contract::gpu::{Gpu, GpuNews, GpuStanding, GpuVendor};
+use gpulayer::contract::gpu::{Gpu, GpuStanding, GpuVendor};
 use gpulayer::contract::spec::{GpuCount, GpuRequest, MemoryKind, Resources};
 use gpulayer::contract::worker::Capabilities;
 use gpulayer::domain::placement::{Input, Placer, Policy, Shape, Verdict, queue_reason, verdict};
@@ -183,13 +183,11 @@ fn what_is_missing_is_said_with_the_near_miss() {
 fn what_cannot_be_used_now_is_told_apart_and_comes_back() {
     let mut placer = placer(vec![eight(&[])]);
     given(&mut placer, &[gpus(3)]);
-    let stands = |index: u32, standing| GpuNews { uuid: format!("GPU-{index}"), standing };
-    let news = vec![
-        stands(3, GpuStanding::BusyOutside { pids: vec![7] }),
-        stands(4, GpuStanding::Wedged { pids: vec![8] }),
-        stands(5, GpuStanding::Unhealthy { why: "fell off the bus".into() }),
-    ];
-    tell(&mut placer, Input::GpuNews { worker_id: worker(1), news });
+    let mut troubled = eight(&[]);
+    troubled.gpus[3].standing = GpuStanding::BusyOutside { pids: vec![7] };
+    troubled.gpus[4].standing = GpuStanding::Wedged { pids: vec![8] };
+    troubled.gpus[5].standing = GpuStanding::Unhealthy { why: "fell off the bus".into() };
+    up(&mut placer, 1, 1, troubled.clone());
     assert_eq!(
         queue_reason(&gpus(4), placer.pool()),
         "1 worker: needs 4 GPUs, 2 free of 8 (3 held by tasks, 1 used by programs outside, 1 not let go of by an \
@@ -198,9 +196,9 @@ fn what_cannot_be_used_now_is_told_apart_and_comes_back() {
     assert_eq!(verdict(&gpus(4), placer.pool()), Verdict::NotNow);
     tell(&mut placer, Input::Queued(job(9, 0, 9, &gpus(4))));
     assert!(place(&mut placer, UNBOUNDED).placements.is_empty());
-    let news =
-        vec![stands(4, GpuStanding::Ready), stands(5, GpuStanding::Ready), stands(99, GpuStanding::Ready)];
-    tell(&mut placer, Input::GpuNews { worker_id: worker(1), news });
+    troubled.gpus[4].standing = GpuStanding::Ready;
+    troubled.gpus[5].standing = GpuStanding::Ready;
+    up(&mut placer, 1, 1, troubled);
     assert_eq!(place(&mut placer, UNBOUNDED).placements[0].seats[0].gpus.len(), 4);
 }
 

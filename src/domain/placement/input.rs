@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::QueuedJob;
 use super::pool::{Holding, Place};
-use crate::contract::gpu::GpuNews;
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 use crate::contract::worker::{Capabilities, WorkerKind};
@@ -57,7 +56,7 @@ pub enum Input {
         /// When.
         ends_by: Timestamp,
     },
-    /// A worker says what it has, and takes tasks.
+    /// A worker says what it has and how its GPUs stand, and takes tasks.
     WorkerUp {
         /// Which.
         worker_id: WorkerId,
@@ -81,13 +80,6 @@ pub enum Input {
         worker_id: WorkerId,
         /// In its own words.
         unhealthy: Option<String>,
-    },
-    /// Some of its GPUs stand otherwise.
-    GpuNews {
-        /// Which.
-        worker_id: WorkerId,
-        /// How.
-        news: Vec<GpuNews>,
     },
     /// Its table of secrets was written.
     WorkerSecrets {

@@ -109,10 +109,6 @@ impl Placer {
                     self.reserve_anew(worker_id);
                 }
             }
-            Input::GpuNews { worker_id, news } => {
-                self.pool.gpu_news(worker_id, &news);
-                self.reserve_anew(worker_id);
-            }
             Input::WorkerSecrets { worker_id, names } => self.pool.worker_secrets(worker_id, names),
             Input::WorkerDraining { worker_id, draining } => {
                 self.pool.worker_draining(worker_id, draining);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gpus::{self, GpuUuid, Kinds, PoolGpu};
 use super::{Amount, Grant};
-use crate::contract::gpu::{GpuNews, Interpreter};
+use crate::contract::gpu::Interpreter;
 use crate::contract::ids::{Epoch, JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 use crate::contract::worker::{Capabilities, WorkerKind};
@@ -202,17 +202,6 @@ impl Pool {
                 self.note_growth(id);
             }
         }
-    }
-
-    /// Some of a worker's GPUs stand otherwise than before. Those it never listed are passed over.
-    pub fn gpu_news(&mut self, id: WorkerId, news: &[GpuNews]) {
-        let Some(worker) = self.workers.get_mut(&id) else { return };
-        for GpuNews { uuid, standing } in news {
-            if let Some(gpu) = worker.gpus.iter_mut().find(|gpu| *gpu.uuid == **uuid) {
-                gpu.standing = standing.clone();
-            }
-        }
-        self.note_growth(id);
     }
 
     /// A worker's table of secrets was written.
