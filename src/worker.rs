@@ -33,7 +33,7 @@ use crate::actors::task_runner::{
     DiskRoom, HeldTasks, KeptWorkspaces, Pause, RecoverError, TaskRunner, TaskRunnerOptions,
 };
 use crate::client::worker_channel::{ChannelError, Session, SessionEnd, WorkerChannel};
-use crate::config::SecretSource;
+use crate::config::{SecretSource, host};
 use crate::contract::protocol::{
     AcquireRequest, HeartbeatRequest, Identity, Orders, RegisterRequest, ResumeRequest, Timing,
 };
@@ -250,7 +250,8 @@ impl Worker {
         capabilities.secrets = options.secrets.names();
         capabilities.spec_secret_refs = options.secrets.allows_spec_refs();
         capabilities.pythons.clone_from(&options.pythons);
-        capabilities.advertise_address.clone_from(&options.advertise_address);
+        let outward = || host::outward_address().map(|address| address.to_string());
+        capabilities.advertise_address = options.advertise_address.clone().or_else(outward);
         let binary = options.gpus.binary.clone().or_else(|| options.shim_binary.clone());
         let gpus = gpus::start(GpuOptions { binary, ..options.gpus.clone() }, folder.path(), &shims)?;
         let capabilities = Arc::new(capabilities);

@@ -45,6 +45,7 @@ use super::messages::scheduler::{
 use super::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
 use super::messages::{Durable, Reply, send};
 use crate::clock;
+use crate::contract::gang::Peer;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::protocol::StopReason;
 use crate::contract::worker::Drain;
@@ -130,6 +131,8 @@ pub struct StaleTask {
 }
 
 struct Session {
+    /// How others of a gang reach it.
+    peer: Peer,
     incarnation: u64,
     /// Set while it takes no new tasks.
     drain: Option<Drain>,
@@ -158,7 +161,7 @@ impl JobSupervisor {
         let tasks = restored
             .jobs
             .iter()
-            .filter_map(|job| job.placed().map(|placed| (placed.task_id, job.id)))
+            .flat_map(|job| job.placed().map(|placed| (placed.task_id, job.id)))
             .collect();
         Self {
             keys: Keys::remembered(restored.key_scopes),
@@ -410,7 +413,7 @@ impl Actor for JobSupervisor {
         ctx.run_interval(NOTE_USE_EVERY, |supervisor, _| supervisor.note_token_use());
         let mut ledger = self.ledger();
         for job in self.jobs.values() {
-            if let Some(placed) = job.placed() {
+            for placed in job.placed() {
                 let (place, holding) = (job.place_key(), job.holding(placed));
                 self.tells.taken.do_send(CapacityTaken { worker_id: placed.worker, place, holding });
             }
@@ -443,7 +446,7 @@ impl Handler<LeaseExpired> for JobSupervisor {
 
     fn handle(&mut self, expired: LeaseExpired, ctx: &mut Self::Context) {
         if let Some(job_id) = self.tasks.get(&expired.task_id).copied() {
-            self.step(ctx, job_id, |job, ledger| job.lease_expired(ledger, expired.epoch));
+            self.step(ctx, job_id, |job, ledger| job.lease_expired(ledger, expired.task_id, expired.epoch));
             self.answer_drained();
             self.speak();
         }

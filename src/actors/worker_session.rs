@@ -35,6 +35,7 @@ use super::messages::worker_session::{
 };
 use super::messages::{Reply, send};
 use crate::clock;
+use crate::contract::gang::Peer;
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{
     AcquireAnswer, Assignment, Held, Orders, RegisterAnswer, ReportAnswer, ResumeAnswer, ResumeRequest,
@@ -126,6 +127,13 @@ enum Presence {
 }
 
 impl WorkerSession {
+    /// How others of a gang reach this worker.
+    fn peer(&self) -> Peer {
+        let WorkerRecord { id, name, capabilities, .. } = &self.record;
+        let address = capabilities.advertise_address.as_ref().unwrap_or(&capabilities.hostname);
+        Peer { worker: *id, name: name.clone(), address: address.clone() }
+    }
+
     /// A session for this worker; it becomes reachable through the ports in [`SessionPorts`].
     pub fn new(
         opening: NewSession,
@@ -321,6 +329,7 @@ impl Actor for WorkerSession {
         ctx.set_mailbox_capacity(MAILBOX);
         let opened = SessionOpened {
             worker_id: self.record.id,
+            peer: self.peer(),
             incarnation: self.record.identity.incarnation,
             drain: self.record.drain,
             ports: ports_of(&ctx.address()),
@@ -371,6 +380,7 @@ impl Handler<ResumeWorker> for WorkerSession {
         self.tells.renew.do_send(Renew { worker_id: self.record.id, tasks: renewed });
         self.tells.returned.do_send(WorkerReturned {
             worker_id: self.record.id,
+            peer: self.peer(),
             incarnation: self.record.identity.incarnation,
             rebooted,
             held: request.tasks,

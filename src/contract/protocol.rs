@@ -10,6 +10,7 @@ use super::array::ArrayPlace;
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
 use super::error_code::ErrorCode;
+use super::gang::GangPlace;
 use super::gpu::{GpuNews, Interpreter};
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::job::JobState;
@@ -139,6 +140,8 @@ pub enum StopReason {
     Evicted,
     /// A job of higher priority takes the place.
     Preempted,
+    /// Another task of its gang ended, without which it cannot go on.
+    GangEnded,
     /// The worker's credential was revoked.
     Revoked,
     /// The server gave the task up while its worker did not answer.
@@ -160,6 +163,7 @@ impl StopReason {
             StopReason::Drained => "drained",
             StopReason::Evicted => "evicted",
             StopReason::Preempted => "preempted",
+            StopReason::GangEnded => "gang_ended",
             StopReason::Revoked => "revoked",
             StopReason::Lost => "lost",
             StopReason::Orphaned => "orphaned",
@@ -312,6 +316,10 @@ pub struct Assignment {
     /// Which child of an array it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<ArrayPlace>,
+    /// Which task of a gang it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<GangPlace>)]
+    pub gang: Option<Arc<GangPlace>>,
 }
 
 /// One thing a worker reports of one task.

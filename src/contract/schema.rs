@@ -7,11 +7,12 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::artifact::Digest;
+use super::gang::ProcessesPerNode;
 use super::gpu::ComputeCapability;
 use super::ids::{JobId, TaskId, WorkerId};
 use super::pin::Pin;
 use super::quantity::{Cpus, Seconds, Timestamp};
-use super::spec::{GpuCount, ProcessesPerNode};
+use super::spec::GpuCount;
 use super::telemetry::ClockOffset;
 
 macro_rules! described {

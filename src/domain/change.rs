@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::dependency::Wait;
 use crate::contract::array::ArrayProgress;
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::Event;
+use crate::contract::gang::GangPlace;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::problem::Warning;
@@ -152,7 +155,8 @@ pub struct JobStanding {
 }
 
 /// Files of an ended job.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct JobResults {
     /// Collected files.
     pub outputs: Vec<OutputFile>,
@@ -185,6 +189,15 @@ pub struct TaskRecord {
     pub gpus: Vec<GpuUuid>,
     /// How much of all machines it was granted, in millionths (fair share).
     pub weight: u64,
+    /// Which task of a gang it is.
+    pub gang: Option<Arc<GangPlace>>,
+}
+
+impl TaskRecord {
+    /// Its place in its gang; 0 without one.
+    pub fn rank(&self) -> u32 {
+        self.gang.as_ref().map_or(0, |gang| gang.rank)
+    }
 }
 
 /// What changes about a task; one row, written whole.
@@ -207,6 +220,25 @@ pub struct TaskStanding {
     /// Whether its resources on the worker are still taken although the task has ended (CONTRACT, Leases and
     /// loss).
     pub stale: bool,
+    /// What a task of a gang brought back: it becomes its job's when all tasks are over.
+    pub results: Option<Arc<JobResults>>,
+}
+
+impl TaskStanding {
+    /// Nothing but this is known of it.
+    pub const fn of(state: TaskState) -> Self {
+        Self {
+            state,
+            started_at: None,
+            ended_at: None,
+            stop_cause: None,
+            stop_now: false,
+            end: None,
+            log_artifact: None,
+            stale: false,
+            results: None,
+        }
+    }
 }
 
 /// Why a started task has to stop. Durable, set once.
@@ -224,23 +256,26 @@ pub enum StopCause {
     Shutdown,
     /// A job of a higher priority takes the place.
     Preempt,
+    /// Another task of its gang ended, or has to.
+    Gang,
 }
 
 impl StopCause {
     /// All of them.
-    pub const ALL: [StopCause; 6] = [
+    pub const ALL: [StopCause; 7] = [
         StopCause::Cancel,
         StopCause::Timeout,
         StopCause::Drain,
         StopCause::Evict,
         StopCause::Shutdown,
         StopCause::Preempt,
+        StopCause::Gang,
     ];
 
     /// The end of a task that was stopped for it.
     pub const fn end_reason(self) -> EndReason {
         match self {
-            StopCause::Cancel | StopCause::Shutdown => EndReason::Cancelled,
+            StopCause::Cancel | StopCause::Shutdown | StopCause::Gang => EndReason::Cancelled,
             StopCause::Timeout => EndReason::TimedOut,
             StopCause::Drain => EndReason::Drained,
             StopCause::Evict => EndReason::Evicted,
@@ -256,6 +291,7 @@ impl StopCause {
             StopCause::Drain => StopReason::Drained,
             StopCause::Evict => StopReason::Evicted,
             StopCause::Preempt => StopReason::Preempted,
+            StopCause::Gang => StopReason::GangEnded,
         }
     }
 
@@ -268,6 +304,7 @@ impl StopCause {
             StopCause::Evict => "evict",
             StopCause::Shutdown => "shutdown",
             StopCause::Preempt => "preempt",
+            StopCause::Gang => "gang",
         }
     }
 

@@ -3,10 +3,12 @@
 //! nothing.
 
 mod finish;
+mod gang;
 mod loss;
 mod place;
 mod report;
 mod stop;
+mod tasks;
 mod waits;
 
 use std::sync::Arc;
@@ -14,22 +16,22 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::array::Member;
-use super::change::{Change, JobRecord, JobStanding, StopCause, TaskStanding};
+use super::change::{Change, JobRecord, JobStanding};
 use super::dependency::Wait;
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
-use super::placement::{Grant, Holding, Place, Shape};
-use crate::contract::artifact::Digest;
+use super::placement::{Holding, Place, Shape};
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::Finish;
 use crate::contract::quantity::{Seconds, Timestamp};
-use crate::contract::worker::{Phase, TaskState};
+use crate::contract::worker::Phase;
 
 pub use finish::late_results;
-pub use place::{PlacementRefusal, with_memory};
+pub use place::{NewTask, PlacementRefusal, with_memory};
 pub use report::{Judged, ReportRefusal};
+pub use tasks::{LiveTask, NotStarted, Outcome, Over, Placed, RestoredTask, Run, Stands, Stop};
 
 /// Added to `timeout_s` in the server's own backstop, so that slow preparation never trips it (CONTRACT,
 /// Leases and loss).
@@ -67,6 +69,8 @@ pub struct LiveJob {
     scheduled_at: Option<Timestamp>,
     started_at: Option<Timestamp>,
     not_before: Option<Timestamp>,
+    /// When somebody asked it to stop while it ran: no attempt follows, whatever ends this one.
+    cancel_requested_at: Option<Timestamp>,
     /// What this attempt asks for, once it has grown above the spec's request.
     memory_bytes: Option<u64>,
     /// Jobs that have to be over before this one is placed.
@@ -79,62 +83,21 @@ pub struct LiveJob {
 pub enum Stage {
     /// Waits for a place.
     Queued,
-    /// Placed; its task has not started.
-    Scheduled(Box<Placed>),
-    /// Its task started.
-    Running(Box<Placed>, Run),
+    /// Placed: its tasks, by rank; at least one, and not all of them over.
+    Placed(Vec<LiveTask>),
     /// Over.
     Ended(Box<Ended>),
 }
 
-/// The newest placement.
-#[derive(Debug, Clone)]
-pub struct Placed {
-    /// The task.
-    pub task_id: TaskId,
-    /// Where.
-    pub worker: WorkerId,
-    /// What runs.
-    pub spec: SharedSpec,
-    /// What it was granted.
-    pub grant: Grant,
-    /// How much of all machines that is, in millionths.
-    pub weight: u64,
-}
-
-/// A started task.
-#[derive(Debug, Clone, Copy)]
-pub struct Run {
-    /// When this task started.
-    pub started_at: Timestamp,
-    /// Why it has to stop, once it has to.
-    pub stop: Option<Stop>,
-    /// When somebody asked the job to stop, whatever this task is stopped for: no attempt follows then.
-    pub cancel_requested_at: Option<Timestamp>,
-    /// Since when its worker has not answered, under `wait`.
-    pub unreachable_since: Option<Timestamp>,
-}
-
-/// A stop that was asked for. The first cause wins; only its hurry may grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stop {
-    /// Why.
-    pub cause: StopCause,
-    /// Without grace.
-    pub now: bool,
-}
-
-/// How a job ended, and by which task.
+/// How a job ended, and by which tasks.
 #[derive(Debug, Clone)]
 pub struct Ended {
     /// The end.
     pub end: End,
     /// When.
     pub ended_at: Timestamp,
-    /// The task that settled it, with what it reported.
-    pub task: Option<(TaskId, Box<Finish>)>,
-    /// When somebody had asked it to stop.
-    pub cancel_requested_at: Option<Timestamp>,
+    /// The tasks that settled it, with what each reported.
+    pub tasks: Vec<(TaskId, Box<Finish>)>,
 }
 
 /// What the store kept of a live job.
@@ -156,8 +119,8 @@ pub struct Restored {
     pub waits: Vec<Wait>,
     /// The rest. Its `memory_bytes` is in `shape` already.
     pub standing: JobStanding,
-    /// Its task that has not ended, with its spec.
-    pub task: Option<(Placed, TaskStanding)>,
+    /// The tasks of its newest placement by rank, if one of them has not ended.
+    pub tasks: Vec<RestoredTask>,
 }
 
 impl LiveJob {
@@ -206,6 +169,7 @@ impl LiveJob {
             scheduled_at: None,
             started_at: None,
             not_before: None,
+            cancel_requested_at: None,
             memory_bytes: None,
             waits: Vec::new(),
             stage: Stage::Queued,
@@ -214,24 +178,12 @@ impl LiveJob {
 
     /// Rebuilds a live job from the store. Tells nothing: see [`LiveJob::rederive`].
     pub fn restore(restored: Restored) -> Self {
-        let Restored { id, priority, submitted_at, queue_deadline, shape, project, waits, standing, task } =
+        let Restored { id, priority, submitted_at, queue_deadline, shape, project, waits, standing, tasks } =
             restored;
-        let stage = match task {
-            None => Stage::Queued,
-            Some((placed, task)) => match task.started_at {
-                None => Stage::Scheduled(Box::new(placed)),
-                Some(started_at) => {
-                    let stop = task.stop_cause.map(|cause| Stop { cause, now: task.stop_now });
-                    let run = Run {
-                        started_at,
-                        stop,
-                        cancel_requested_at: standing.cancel_requested_at,
-                        unreachable_since: standing.unreachable_since,
-                    };
-                    Stage::Running(Box::new(placed), run)
-                }
-            },
-        };
+        let (unreachable_since, phase) = (standing.unreachable_since, standing.phase);
+        let tasks: Vec<LiveTask> =
+            tasks.into_iter().map(|task| LiveTask::restore(task, unreachable_since, phase)).collect();
+        let stage = if tasks.is_empty() { Stage::Queued } else { Stage::Placed(tasks) };
         Self {
             id,
             priority,
@@ -251,6 +203,7 @@ impl LiveJob {
             scheduled_at: standing.scheduled_at,
             started_at: standing.started_at,
             not_before: standing.not_before,
+            cancel_requested_at: standing.cancel_requested_at,
             memory_bytes: standing.memory_bytes,
             waits,
             stage,
@@ -259,27 +212,39 @@ impl LiveJob {
 
     /// After a restart: everything that followed from the job's state and was only in memory, told again.
     pub fn rederive(&self, ledger: &mut Ledger) {
-        match &self.stage {
-            Stage::Queued => self.enqueue(ledger),
-            Stage::Scheduled(placed) => {
+        if matches!(self.stage, Stage::Queued) {
+            self.enqueue(ledger);
+        }
+        for task in self.tasks() {
+            self.rederive_task(ledger, task);
+        }
+    }
+
+    /// The same of its task on this worker, whose session begins anew.
+    pub fn rederive_on(&self, ledger: &mut Ledger, worker: WorkerId) {
+        for task in self.tasks().iter().filter(|task| task.placed.worker == worker) {
+            self.rederive_task(ledger, task);
+        }
+    }
+
+    fn rederive_task(&self, ledger: &mut Ledger, task: &LiveTask) {
+        let placed = &task.placed;
+        match &task.stands {
+            Stands::Assigned => {
                 ledger.tell(Notice::Watch(placed.worker, placed.task_id, self.epoch));
                 ledger.tell(Notice::Offer(placed.worker, Box::new(self.assignment(placed))));
                 self.arm_queue_timeout(ledger);
             }
-            Stage::Running(placed, run) => {
+            Stands::Running(run) => {
                 ledger.tell(Notice::Watch(placed.worker, placed.task_id, self.epoch));
                 ledger.tell(Notice::Started(placed.worker, placed.task_id));
                 self.arm_run_limits(ledger, placed, run);
-                if let Some(stop) = run.stop {
-                    ledger.tell(Notice::Stop {
-                        worker: placed.worker,
-                        task_id: placed.task_id,
-                        cause: stop.cause,
-                        now: stop.now,
-                    });
+                if let Some(Stop { cause, now }) = run.stop {
+                    let (worker, task_id) = (placed.worker, placed.task_id);
+                    ledger.tell(Notice::Stop { worker, task_id, cause, now });
                 }
             }
-            Stage::Ended(_) => {}
+            Stands::Over(_) => {}
         }
     }
 
@@ -312,18 +277,25 @@ impl LiveJob {
     pub fn state(&self) -> JobState {
         match &self.stage {
             Stage::Queued => JobState::Queued,
-            Stage::Scheduled(_) => JobState::Scheduled,
-            Stage::Running(..) => JobState::Running,
+            Stage::Placed(tasks) if tasks.iter().any(LiveTask::started) => JobState::Running,
+            Stage::Placed(_) => JobState::Scheduled,
             Stage::Ended(ended) => ended.end.reason.job_state(),
         }
     }
 
-    /// The newest placement, while it lives.
-    pub fn placed(&self) -> Option<&Placed> {
-        match &self.stage {
-            Stage::Scheduled(placed) | Stage::Running(placed, _) => Some(placed),
-            Stage::Queued | Stage::Ended(_) => None,
-        }
+    /// The tasks of the newest placement by rank, also those that are over; none when it has none that lives.
+    pub fn tasks(&self) -> &[LiveTask] {
+        if let Stage::Placed(tasks) = &self.stage { tasks } else { &[] }
+    }
+
+    /// Those of them that live.
+    pub fn placed(&self) -> impl Iterator<Item = &Placed> {
+        self.tasks().iter().filter_map(LiveTask::alive)
+    }
+
+    /// The one of them with this id.
+    pub fn placed_as(&self, task_id: TaskId) -> Option<&Placed> {
+        self.placed().find(|placed| placed.task_id == task_id)
     }
 
     /// The newest placement by its name among all placements.
@@ -344,8 +316,9 @@ impl LiveJob {
 
     /// What is left of its `timeout_s` if it runs, counted from its start; none when it has no limit.
     pub fn time_left(&self, now: Timestamp) -> Option<Seconds> {
-        let Stage::Running(placed, run) = &self.stage else { return None };
-        placed.spec.timeout_s.map(|limit| run.started_at.plus(limit).since(now))
+        let left =
+            |task: &LiveTask| Some(task.run()?.started_at.plus(task.placed.spec.timeout_s?).since(now));
+        self.tasks().iter().filter_map(left).max()
     }
 
     /// The row as it stands.
@@ -361,24 +334,16 @@ impl LiveJob {
             scheduled_at: self.scheduled_at,
             started_at: self.started_at,
             ended_at: None,
-            unreachable_since: None,
-            cancel_requested_at: None,
+            unreachable_since: self.tasks().iter().filter_map(|task| task.run()?.unreachable_since).min(),
+            cancel_requested_at: self.cancel_requested_at,
             not_before: self.not_before,
             avoid: self.avoid,
             memory_bytes: self.memory_bytes,
             end: None,
         };
-        match &self.stage {
-            Stage::Queued | Stage::Scheduled(_) => {}
-            Stage::Running(_, run) => {
-                standing.unreachable_since = run.unreachable_since;
-                standing.cancel_requested_at = run.cancel_requested_at;
-            }
-            Stage::Ended(ended) => {
-                standing.ended_at = Some(ended.ended_at);
-                standing.cancel_requested_at = ended.cancel_requested_at;
-                standing.end = Some(Box::new(ended.end.clone()));
-            }
+        if let Stage::Ended(ended) = &self.stage {
+            standing.ended_at = Some(ended.ended_at);
+            standing.end = Some(Box::new(ended.end.clone()));
         }
         standing
     }
@@ -429,44 +394,6 @@ impl LiveJob {
         }
     }
 
-    /// Ends the task row of the newest placement.
-    fn task_moved(&self, ledger: &mut Ledger, placed: &Placed, run: Option<&Run>, end: TaskEnd<'_>) {
-        ledger.change(Change::TaskMoved(
-            placed.task_id,
-            TaskStanding {
-                state: end.state,
-                started_at: run.map(|run| run.started_at),
-                ended_at: end.state.ended().then_some(ledger.now),
-                stop_cause: run.and_then(|run| run.stop).map(|stop| stop.cause),
-                stop_now: run.and_then(|run| run.stop).is_some_and(|stop| stop.now),
-                end: end.end.map(|end| Box::new(end.clone())),
-                log_artifact: end.log_artifact,
-                stale: end.stale,
-            },
-        ));
-    }
-
-    /// Ends the job. `task` is the task that settled it, with what it reported.
-    fn end(
-        &mut self,
-        ledger: &mut Ledger,
-        end: End,
-        task: Option<(TaskId, Box<Finish>)>,
-        cancelled_at: Option<Timestamp>,
-    ) {
-        self.wait_no_more(ledger);
-        let data = json!({"state": end.reason.job_state(), "end": &end});
-        let task_id = task.as_ref().map(|(task_id, _)| *task_id);
-        self.stage = Stage::Ended(Box::new(Ended {
-            end,
-            ended_at: ledger.now,
-            task,
-            cancel_requested_at: cancelled_at,
-        }));
-        self.event(ledger, task_id, EventType::JobEnded, data);
-        self.moved(ledger);
-    }
-
     /// Puts the job back into the queue, not before `pause` has passed.
     fn requeue(&mut self, ledger: &mut Ledger, cause: &'static str, pause: Seconds) {
         self.stage = Stage::Queued;
@@ -500,23 +427,5 @@ impl LiveJob {
     fn ask_for(&mut self, memory_bytes: u64) {
         self.memory_bytes = Some(memory_bytes);
         self.shape = Arc::new(self.shape.with_memory(memory_bytes));
-    }
-}
-
-/// How a task row is written.
-struct TaskEnd<'a> {
-    state: TaskState,
-    end: Option<&'a End>,
-    log_artifact: Option<Digest>,
-    stale: bool,
-}
-
-impl<'a> TaskEnd<'a> {
-    fn running() -> Self {
-        Self { state: TaskState::Running, end: None, log_artifact: None, stale: false }
-    }
-
-    fn ended(end: &'a End) -> Self {
-        Self { state: end.reason.task_state(), end: Some(end), log_artifact: None, stale: false }
     }
 }

@@ -255,6 +255,7 @@ mod tests {
             memory_bytes: None,
             gpus: Vec::new(),
             weight: 1,
+            gang: None,
         };
         let known = |state| Some((&record, state));
         assert!(!may_stay(worker, &held(TASK), None));

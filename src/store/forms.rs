@@ -199,6 +199,7 @@ pub struct TaskForm {
     memory_bytes: Option<i64>,
     gpus: Option<String>,
     weight: i64,
+    gang: Option<String>,
 }
 
 impl From<&TaskRecord> for TaskForm {
@@ -213,6 +214,7 @@ impl From<&TaskRecord> for TaskForm {
             memory_bytes: record.memory_bytes.map(signed),
             gpus: (!record.gpus.is_empty()).then(|| json(&record.gpus)),
             weight: signed(record.weight),
+            gang: record.gang.as_deref().map(json),
         }
     }
 }
@@ -229,6 +231,7 @@ pub struct TaskStandingForm {
     end_json: Option<String>,
     log_artifact: Option<[u8; 32]>,
     stale: bool,
+    results: Option<String>,
 }
 
 impl TaskStandingForm {
@@ -243,6 +246,7 @@ impl TaskStandingForm {
             end_json: standing.end.as_deref().map(json),
             log_artifact: standing.log_artifact.map(|digest| *digest.bytes()),
             stale: standing.stale,
+            results: standing.results.as_deref().map(json),
         }
     }
 }

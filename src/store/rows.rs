@@ -229,6 +229,7 @@ pub struct TaskRow {
     pub memory_bytes: Option<i64>,
     pub gpus: Option<String>,
     pub weight: i64,
+    pub gang: Option<String>,
 }
 
 impl TaskRow {
@@ -243,6 +244,7 @@ impl TaskRow {
             memory_bytes: self.memory_bytes.map(|bytes| bytes as u64),
             gpus: self.gpus.map_or(Ok(Vec::new()), |text| json(&text, "tasks.gpus"))?,
             weight: self.weight as u64,
+            gang: self.gang.map(|text| json(&text, "tasks.gang").map(Arc::new)).transpose()?,
         })
     }
 }
@@ -258,6 +260,7 @@ pub struct TaskStandingRow {
     pub end_json: Option<String>,
     pub log_artifact: Option<Vec<u8>>,
     pub stale: bool,
+    pub results: Option<String>,
 }
 
 impl TaskStandingRow {
@@ -278,6 +281,10 @@ impl TaskStandingRow {
                 .map(|bytes| hash(&bytes, "task_standings.log_artifact").map(Digest::from_bytes))
                 .transpose()?,
             stale: self.stale,
+            results: self
+                .results
+                .map(|text| json(&text, "task_standings.results").map(Arc::new))
+                .transpose()?,
         })
     }
 }
@@ -290,7 +297,7 @@ pub fn read_task(row: TaskRow, standing: TaskStandingRow, late: Option<String>) 
         job_id: record.job_id,
         attempt: record.attempt,
         epoch: record.epoch,
-        rank: 0,
+        rank: record.rank(),
         worker: record.worker,
         state: standing.state,
         assigned_at: record.assigned_at,

@@ -91,6 +91,7 @@ diesel::table! {
         memory_bytes -> Nullable<BigInt>,
         gpus -> Nullable<Text>,
         weight -> BigInt,
+        gang -> Nullable<Text>,
     }
 }
 
@@ -105,6 +106,7 @@ diesel::table! {
         end_json -> Nullable<Text>,
         log_artifact -> Nullable<Binary>,
         stale -> Bool,
+        results -> Nullable<Text>,
     }
 }
 

@@ -47,16 +47,7 @@ const UPLOADS_KEPT: Seconds = Seconds::new(7 * 86_400);
 /// Old ones go in passing, like keys.
 const UPLOADS_PRUNED_AT_ONCE: i64 = 16;
 /// A placed task until its worker starts it.
-const FRESH_TASK: TaskStanding = TaskStanding {
-    state: TaskState::Assigned,
-    started_at: None,
-    ended_at: None,
-    stop_cause: None,
-    stop_now: false,
-    end: None,
-    log_artifact: None,
-    stale: false,
-};
+const FRESH_TASK: TaskStanding = TaskStanding::of(TaskState::Assigned);
 
 /// Writes the main database. There is one per state folder: whoever holds it holds the folder's lock.
 pub struct Writer {
@@ -202,6 +193,9 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             if let Some(digest) = standing.log_artifact {
                 refer_to_log(connection, *id, digest)?;
             }
+            if let Some(results) = &standing.results {
+                refer_to_results(connection, *id, results)?;
+            }
         }
         Change::JobMoved(..) | Change::TaskMoved(..) => {}
         Change::ArrayInserted(array) => arrays::insert(connection, array)?,
@@ -313,6 +307,17 @@ fn refer_to_log(connection: &mut SqliteConnection, id: TaskId, digest: Digest) -
         tasks::table.find(id.to_bytes()).select(tasks::job_id).first(connection).optional()?;
     match job.as_deref().and_then(JobId::from_bytes) {
         Some(job_id) => refer(connection, job_id, false, &[digest]),
+        None => Ok(()),
+    }
+}
+
+/// What a task of a gang brought back is its job's, and kept as such, before all tasks are over.
+fn refer_to_results(connection: &mut SqliteConnection, id: TaskId, results: &JobResults) -> QueryResult<()> {
+    let job: Option<Vec<u8>> =
+        tasks::table.find(id.to_bytes()).select(tasks::job_id).first(connection).optional()?;
+    let digests: Vec<Digest> = results.outputs.iter().filter_map(|file| file.artifact).collect();
+    match job.as_deref().and_then(JobId::from_bytes) {
+        Some(job_id) => refer(connection, job_id, true, &digests),
         None => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ use gpulayer::contract::quantity::{Seconds, Timestamp};
 use gpulayer::contract::worker::{Drain, TaskState};
 use tokio::sync::oneshot;
 
-use crate::persist_before_speak::{Scene, WORKER, finish, job_id, scene};
+use crate::persist_before_speak::{Scene, WORKER, finish, job_id, peer, scene};
 use crate::recorder::settle;
 
 type Drained = oneshot::Receiver<Result<Keyed<()>, UnknownWorker>>;
@@ -101,7 +101,13 @@ async fn what_a_leaving_worker_has_not_started_goes_elsewhere_at_once_and_so_it_
 
     // It came back, was given one, and leaves before it starts it.
     let ports = scene.ports.clone();
-    scene.supervisor.do_send(SessionOpened { worker_id: WORKER, incarnation: 1, drain: None, ports });
+    scene.supervisor.do_send(SessionOpened {
+        worker_id: WORKER,
+        peer: peer(),
+        incarnation: 1,
+        drain: None,
+        ports,
+    });
     scene.place_again(2, 1);
     let given = scene.offers.next().await;
     scene.supervisor.do_send(SessionClosed { worker_id: WORKER });
@@ -157,7 +163,7 @@ async fn a_drain_stands_after_a_restart_and_its_deadline_is_kept() {
     // The session that the store remembers: its deadline passed while nobody was there.
     let drain = Some(Drain { since: Timestamp::default(), deadline: Some(Timestamp::default()) });
     let ports = scene.ports.clone();
-    scene.supervisor.do_send(SessionOpened { worker_id: WORKER, incarnation: 1, drain, ports });
+    scene.supervisor.do_send(SessionOpened { worker_id: WORKER, peer: peer(), incarnation: 1, drain, ports });
     assert_eq!(scene.stops.next().await.cause, StopReason::Drained);
 }
 

@@ -23,6 +23,7 @@ use gpulayer::actors::messages::worker_session::{
 };
 use gpulayer::clock;
 use gpulayer::contract::end::{End, EndReason};
+use gpulayer::contract::gang::Peer;
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::protocol::{Finish, Report, ReportAnswer, ReportItem, ReportResult};
@@ -50,6 +51,11 @@ impl CommitPort for Gated {
         let _ = self.permits.recv();
         self.writer.apply(batch, term)
     }
+}
+
+/// The worker, as others of a gang reach it.
+pub fn peer() -> Peer {
+    Peer { worker: WORKER, name: "box".into(), address: "10.0.0.1".into() }
 }
 
 pub struct Scene {
@@ -130,6 +136,7 @@ pub fn scene() -> Scene {
     };
     supervisor.do_send(SessionOpened {
         worker_id: WORKER,
+        peer: peer(),
         incarnation: 1,
         drain: None,
         ports: ports.clone(),

@@ -170,6 +170,7 @@ fn offer() -> Offer {
         spec: Arc::new(JobSpec::command(["true"])),
         gpus: Vec::new(),
         array: None,
+        gang: None,
     };
     Offer { assignment }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gpulayer::contract::array::{Array, ArrayProgress};
 use gpulayer::contract::end::{End, EndReason};
+use gpulayer::contract::gang::Peer;
 use gpulayer::contract::ids::{JobId, TaskId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::protocol::{Finish, Report};
@@ -14,7 +15,7 @@ use gpulayer::contract::spec::{DependencyEnd, JobSpec};
 use gpulayer::domain::array::{Layout, LiveArray, NewArray, RestoredArray, Sweep};
 use gpulayer::domain::change::{Change, JobRecord, JobStanding};
 use gpulayer::domain::dependency::{self, Over, Wait};
-use gpulayer::domain::job::{LiveJob, Stage};
+use gpulayer::domain::job::{LiveJob, NewTask, Stage};
 use gpulayer::domain::ledger::{Ledger, Notice};
 use gpulayer::domain::placement::{Seated, Shape};
 use proptest::prelude::*;
@@ -175,7 +176,8 @@ impl Family {
 
     fn report(&mut self, place: usize, report: &Report) {
         self.step(place, |job, ledger| {
-            if let Some(task_id) = job.placed().map(|placed| placed.task_id) {
+            let task_id = job.placed().next().map(|placed| placed.task_id);
+            if let Some(task_id) = task_id {
                 let _ = job.report(ledger, task_id, job.epoch(), report);
             }
         });
@@ -207,8 +209,9 @@ impl Family {
                 self.step(place, |job, ledger| {
                     let worker_id = WorkerId::from_u128(1);
                     let seat = Seated { worker_id, incarnation: 1, gpus: vec![], weight: 1 };
-                    let task = TaskId::from_u128(id.as_u128() * 100 + u128::from(job.epoch()));
-                    let placed = job.place(ledger, job.epoch(), &seat, task, spec);
+                    let task_id = TaskId::from_u128(id.as_u128() * 100 + u128::from(job.epoch()));
+                    let peer = Peer { worker: worker_id, name: "box".into(), address: "10.0.0.1".into() };
+                    let placed = job.place(ledger, job.epoch(), vec![NewTask { task_id, seat, peer }], spec);
                     assert!(placed.is_err() || told, "nothing is placed that the scheduler was not told of");
                 });
             }
@@ -239,7 +242,10 @@ impl Family {
             }
             Happening::Lost(place) => self.step(place, |job, ledger| {
                 let epoch = job.epoch();
-                job.lease_expired(ledger, epoch);
+                let task_id = job.placed().next().map(|placed| placed.task_id);
+                if let Some(task_id) = task_id {
+                    job.lease_expired(ledger, task_id, epoch);
+                }
                 job.unreachable_timeout(ledger, epoch);
             }),
             Happening::SweepOn { most } => self.sweep(most),

@@ -6,26 +6,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpulayer::contract::end::{End, EndReason};
+use gpulayer::contract::gang::{Distributed, Launcher, Peer};
 use gpulayer::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::protocol::{Finish, Report};
 use gpulayer::contract::quantity::{Seconds, Timestamp};
 use gpulayer::contract::spec::{DependencyEnd, JobSpec, OnUnreachable};
 use gpulayer::contract::worker::{Phase, TaskState};
-use gpulayer::domain::change::{Change, JobRecord, JobStanding, TaskRecord, TaskStanding};
+use gpulayer::domain::change::{Change, JobRecord, JobStanding, StopCause, TaskRecord, TaskStanding};
 use gpulayer::domain::dependency::{self, Over, Wait};
-use gpulayer::domain::job::{LiveJob, Placed, Restored, Stage};
+use gpulayer::domain::job::{LiveJob, LiveTask, NewTask, Placed, Restored, RestoredTask, Stage, Stop};
 use gpulayer::domain::ledger::{Ledger, Notice, SharedSpec};
 use gpulayer::domain::placement::{Grant, Seated, Shape};
 use proptest::prelude::*;
 
 const JOBS: usize = 3;
-const WORKERS: u128 = 2;
+const WORKERS: u128 = 3;
 
 /// What may happen next. Indices are taken modulo what exists.
 #[derive(Debug, Clone)]
 enum Happening {
-    Submit { attempts: u32, retry_on: &'static str, wait: bool, queue_timeout: bool, after: Option<After> },
+    Submit(Wish),
     Place { job: usize, worker: u128, stale: bool },
     Start { task: usize },
     Phase { task: usize },
@@ -39,9 +40,23 @@ enum Happening {
     DrainDeadline { worker: u128 },
     Evict { task: usize },
     Preempt { job: usize, stale: bool },
+    Missing { worker: u128 },
+    Leaves { worker: u128 },
     Revoke { worker: u128 },
     ServerRestarts,
     TimePasses { seconds: u64 },
+}
+
+/// A job as somebody might want it.
+#[derive(Debug, Clone)]
+struct Wish {
+    attempts: u32,
+    retry_on: &'static str,
+    wait: bool,
+    queue_timeout: bool,
+    after: Option<After>,
+    /// 0: no gang.
+    nodes: u32,
 }
 
 /// A dependency on an earlier job, taken modulo those that there are.
@@ -50,9 +65,9 @@ type After = (usize, bool);
 fn happening() -> impl Strategy<Value = Happening> {
     let retry_on = prop_oneof![Just("worker_lost"), Just("any"), Just("user"), Just("infrastructure")];
     prop_oneof![
-        2 => (1..4u32, retry_on, any::<bool>(), any::<bool>(), prop::option::of((0..JOBS, any::<bool>())))
-            .prop_map(|(attempts, retry_on, wait, queue_timeout, after)| {
-                Happening::Submit { attempts, retry_on, wait, queue_timeout, after }
+        2 => (1..4u32, retry_on, any::<bool>(), any::<bool>(), prop::option::of((0..JOBS, any::<bool>())), 0..4u32)
+            .prop_map(|(attempts, retry_on, wait, queue_timeout, after, nodes)| {
+                Happening::Submit(Wish { attempts, retry_on, wait, queue_timeout, after, nodes })
             }),
         6 => (0..JOBS, 0..WORKERS, prop::bool::weighted(0.1))
             .prop_map(|(job, worker, stale)| Happening::Place { job, worker, stale }),
@@ -69,6 +84,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..WORKERS).prop_map(|worker| Happening::DrainDeadline { worker }),
         2 => (0..9usize).prop_map(|task| Happening::Evict { task }),
         2 => (0..JOBS, prop::bool::weighted(0.2)).prop_map(|(job, stale)| Happening::Preempt { job, stale }),
+        1 => (0..WORKERS).prop_map(|worker| Happening::Missing { worker }),
+        1 => (0..WORKERS).prop_map(|worker| Happening::Leaves { worker }),
         1 => (0..WORKERS).prop_map(|worker| Happening::Revoke { worker }),
         1 => Just(Happening::ServerRestarts),
         2 => (1..5_000u64).prop_map(|seconds| Happening::TimePasses { seconds }),
@@ -102,19 +119,15 @@ impl Persisted {
                 self.standings.insert(*job_id, next.clone());
             }
             Change::TaskInserted(record) => {
-                let live =
-                    self.tasks.iter().any(|(task, row)| task.job_id == record.job_id && !row.state.ended());
-                assert!(!live, "two live tasks of one job");
-                let row = TaskStanding {
-                    state: TaskState::Assigned,
-                    started_at: None,
-                    ended_at: None,
-                    stop_cause: None,
-                    stop_now: false,
-                    end: None,
-                    log_artifact: None,
-                    stale: false,
-                };
+                let of_job = || self.tasks.iter().filter(|(task, _)| task.job_id == record.job_id);
+                assert!(
+                    of_job().all(|(task, row)| row.state.ended()
+                        || (task.epoch == record.epoch
+                            && task.rank() != record.rank()
+                            && task.worker != record.worker)),
+                    "two live tasks of one job that are not of one gang"
+                );
+                let row = TaskStanding::of(TaskState::Assigned);
                 self.tasks.push((record.clone(), row));
             }
             Change::TaskMoved(task_id, next) => {
@@ -142,7 +155,18 @@ impl Persisted {
 
     fn restored(&self, live: &LiveJob) -> LiveJob {
         let record = &self.records[&live.id];
-        let task = self.tasks.iter().find(|(task, row)| task.job_id == live.id && !row.state.ended());
+        let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
+        let standing = self.standings[&live.id].clone();
+        let newest =
+            || self.tasks.iter().filter(|(task, _)| task.job_id == live.id && task.epoch == standing.epoch);
+        let lives = newest().any(|(_, row)| !row.state.ended());
+        let tasks = newest().filter(|_| lives).map(|(task, row)| {
+            let grant = Grant { amount: live.shape.amount(), gpus: task.gpus.clone() };
+            let TaskRecord { id: task_id, worker, weight, ref gang, .. } = *task;
+            let placed = Placed { task_id, worker, spec: spec.clone(), grant, weight, gang: gang.clone() };
+            RestoredTask { placed, standing: row.clone() }
+        });
+        let tasks = tasks.collect();
         LiveJob::restore(Restored {
             id: live.id,
             priority: record.priority,
@@ -151,16 +175,17 @@ impl Persisted {
             shape: live.shape.clone(),
             project: live.project.clone(),
             waits: self.waits.get(&live.id).cloned().unwrap_or_default(),
-            standing: self.standings[&live.id].clone(),
-            task: task.map(|(task, row)| {
-                let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
-                let grant = Grant { amount: live.shape.amount(), gpus: task.gpus.clone() };
-                let placed =
-                    Placed { task_id: task.id, worker: task.worker, spec, grant, weight: task.weight };
-                (placed, row.clone())
-            }),
+            standing,
+            tasks,
         })
     }
+}
+
+fn new_task(task_id: TaskId, worker: u128) -> NewTask {
+    let worker_id = WorkerId::from_u128(worker);
+    let seat = Seated { worker_id, incarnation: 1, gpus: vec!["GPU-1".into()], weight: 3 };
+    let peer = Peer { worker: worker_id, name: format!("box{worker}"), address: format!("10.0.0.{worker}") };
+    NewTask { task_id, seat, peer }
 }
 
 struct World {
@@ -254,21 +279,28 @@ impl World {
 
     fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Submit { attempts, retry_on, wait, queue_timeout, after } => {
+            Happening::Submit(wish) => {
                 if self.jobs.len() < JOBS {
-                    self.submit(attempts, retry_on, wait, queue_timeout, after);
+                    self.submit(wish);
                 }
             }
             Happening::Place { job, worker, stale } => {
-                let task_id = TaskId::from_u128(self.id());
+                let first = self.id();
+                self.next_id += WORKERS;
                 let Some(live) = self.jobs.get(job) else { return };
                 let record = &self.store.records[&live.id];
                 let spec: SharedSpec = serde_json::from_str(&record.spec).unwrap();
                 let epoch = live.epoch() + u32::from(stale);
-                let worker_id = WorkerId::from_u128(worker);
-                let seat = Seated { worker_id, incarnation: 1, gpus: vec!["GPU-1".into()], weight: 3 };
+                let seats: Vec<NewTask> = (0..live.shape.nodes() as u128)
+                    .map(|rank| new_task(TaskId::from_u128(first + rank), (worker + rank) % WORKERS))
+                    .collect();
+                let short = seats[1..].to_vec();
+                let before =
+                    self.step(job, |job, ledger| job.place(ledger, epoch, short, SharedSpec::clone(&spec)));
+                assert!(before.unwrap().is_err(), "a gang is placed whole");
+                let live = &self.jobs[job];
                 let queued = matches!(live.stage(), Stage::Queued) && live.waits().is_empty();
-                let placed = self.step(job, |job, ledger| job.place(ledger, epoch, &seat, task_id, spec));
+                let placed = self.step(job, |job, ledger| job.place(ledger, epoch, seats, spec));
                 assert_eq!(placed.unwrap().is_ok(), queued && !stale);
             }
             Happening::Start { task } => self.report(task, &Report::Start),
@@ -287,13 +319,13 @@ impl World {
             }
             Happening::Cancel { job, now } => self.cancel(job, now),
             Happening::LeaseExpires { task } => {
-                if let Some((job, _, epoch)) = self.task(task) {
-                    self.step(job, |job, ledger| job.lease_expired(ledger, epoch));
+                if let Some((job, task_id, epoch)) = self.task(task) {
+                    self.step(job, |job, ledger| job.lease_expired(ledger, task_id, epoch));
                 }
             }
             Happening::LeaseRenewed { task } => {
-                if let Some((job, _, epoch)) = self.task(task) {
-                    self.step(job, |job, ledger| job.lease_renewed(ledger, epoch));
+                if let Some((job, task_id, epoch)) = self.task(task) {
+                    self.step(job, |job, ledger| job.lease_renewed(ledger, task_id, epoch));
                 }
             }
             Happening::Returns { worker, rebooted } => {
@@ -306,13 +338,12 @@ impl World {
                 self.step(job, LiveJob::withdraw);
             }
             Happening::DrainDeadline { worker } => {
+                let worker = WorkerId::from_u128(worker);
                 for job in 0..self.jobs.len() {
-                    let there = self.jobs[job].placed().map(|placed| placed.worker);
-                    if there == Some(WorkerId::from_u128(worker)) {
-                        self.step(job, LiveJob::drain);
-                        let told = self.step(job, LiveJob::drain);
-                        assert_eq!(told, Some(false), "a repeat changes nothing");
-                    }
+                    self.step(job, |job, ledger| job.withdraw_from(ledger, worker));
+                    self.step(job, |job, ledger| job.drain(ledger, worker));
+                    let told = self.step(job, |job, ledger| job.drain(ledger, worker));
+                    assert_eq!(told, Some(false), "a repeat changes nothing");
                 }
             }
             Happening::Evict { task } => {
@@ -337,14 +368,29 @@ impl World {
                 }
             }
             Happening::Revoke { worker } => {
+                let worker = WorkerId::from_u128(worker);
                 for job in 0..self.jobs.len() {
-                    let there = self.jobs[job].placed().map(|placed| placed.worker);
-                    if there == Some(WorkerId::from_u128(worker)) {
-                        let started = matches!(self.jobs[job].stage(), Stage::Running(..));
-                        assert_eq!(self.step(job, LiveJob::revoke), Some(started));
-                        assert!(self.jobs[job].placed().is_none(), "nothing of it stays there");
-                        assert_eq!(self.step(job, LiveJob::revoke), Some(false));
-                    }
+                    let there = self.jobs[job].tasks().iter().find(|task| task.placed.worker == worker);
+                    let started = there.is_some_and(|task| task.run().is_some());
+                    assert_eq!(self.step(job, |job, ledger| job.revoke(ledger, worker)), Some(started));
+                    let left = self.jobs[job].placed().any(|placed| placed.worker == worker);
+                    assert!(!left, "nothing of it stays there");
+                    assert_eq!(self.step(job, |job, ledger| job.revoke(ledger, worker)), Some(false));
+                }
+            }
+            Happening::Missing { worker } => {
+                let worker = WorkerId::from_u128(worker);
+                for job in 0..self.jobs.len() {
+                    self.step(job, |job, ledger| job.missing_on(ledger, worker));
+                    let runs = |task: &LiveTask| task.placed.worker == worker && task.run().is_some();
+                    assert!(!self.jobs[job].tasks().iter().any(runs));
+                }
+            }
+            Happening::Leaves { worker } => {
+                let worker = WorkerId::from_u128(worker);
+                for job in 0..self.jobs.len() {
+                    self.step(job, |job, ledger| job.worker_left(ledger, worker));
+                    assert!(self.jobs[job].placed().all(|placed| placed.worker != worker));
                 }
             }
             Happening::ServerRestarts => {
@@ -403,18 +449,16 @@ impl World {
         }
     }
 
-    fn submit(
-        &mut self,
-        attempts: u32,
-        retry_on: &str,
-        wait: bool,
-        queue_timeout: bool,
-        after: Option<After>,
-    ) {
+    fn submit(&mut self, wish: Wish) {
+        let Wish { attempts, retry_on, wait, queue_timeout, after, nodes } = wish;
         let mut spec = JobSpec::command(["true"]);
         spec.retry.max_attempts = attempts;
         spec.retry.retry_on = vec![retry_on.to_owned()];
         spec.retry.backoff_s = Seconds::new(u64::from(attempts));
+        spec.distributed = (nodes > 0).then(|| {
+            let launcher = Some(Launcher::Env);
+            Box::new(Distributed { nodes, processes_per_node: None, launcher, backend: None })
+        });
         spec.on_unreachable = Some(if wait { OnUnreachable::Wait } else { OnUnreachable::Replace });
         let record = JobRecord {
             id: JobId::from_u128(self.id()),
@@ -471,10 +515,7 @@ impl World {
         for job in &self.jobs {
             let standing = job.standing();
             if standing.cancel_requested_at.is_some() {
-                assert!(
-                    matches!(job.stage(), Stage::Running(..) | Stage::Ended(_)),
-                    "a cancelled job is not queued again"
-                );
+                assert!(!matches!(job.stage(), Stage::Queued), "a cancelled job is not queued again");
             }
         }
     }
@@ -494,6 +535,42 @@ impl World {
         }
     }
 
+    /// All of a gang, or none of it; and none goes on without the others.
+    fn check_gangs(&self) {
+        for job in &self.jobs {
+            let newest: Vec<&(TaskRecord, TaskStanding)> = self
+                .store
+                .tasks
+                .iter()
+                .filter(|(task, _)| task.job_id == job.id && task.epoch == job.epoch())
+                .collect();
+            assert!(newest.is_empty() || newest.len() == job.shape.nodes(), "all of a gang, or none");
+            let lives = newest.iter().any(|(_, row)| !row.state.ended());
+            assert_eq!(lives, matches!(job.stage(), Stage::Placed(_)));
+            let fallen = |row: &TaskStanding| row.state.ended() && row.state != TaskState::Succeeded;
+            if newest.iter().any(|(_, row)| fallen(row)) {
+                for (task, row) in newest.iter().filter(|(_, row)| !row.state.ended()) {
+                    assert!(
+                        row.started_at.is_some() && row.stop_cause.is_some(),
+                        "{:?} has to go too",
+                        task.id
+                    );
+                }
+            }
+            if job.state() == JobState::Succeeded {
+                assert!(newest.iter().all(|(_, row)| row.state == TaskState::Succeeded));
+            }
+            let end = job.standing().end.map(|end| end.reason);
+            if end == Some(EndReason::Cancelled) {
+                let asked = |(_, row): &&&(TaskRecord, TaskStanding)| row.stop_cause != Some(StopCause::Gang);
+                assert!(
+                    newest.is_empty() || newest.iter().any(|row| asked(&row)),
+                    "a gang cancels nothing by itself"
+                );
+            }
+        }
+    }
+
     fn check(&self) {
         self.check_stops();
         self.check_dependencies();
@@ -506,14 +583,13 @@ impl World {
             if !standing.state.ended() {
                 let restored = self.store.restored(job);
                 assert_eq!(standing, restored.standing(), "a restart changes nothing");
-                let stop = |job: &LiveJob| match job.stage() {
-                    Stage::Running(_, run) => run.stop,
-                    _ => None,
+                let stops = |job: &LiveJob| -> Vec<Option<Stop>> {
+                    job.tasks().iter().map(|task| task.run().and_then(|run| run.stop)).collect()
                 };
-                assert_eq!(stop(job), stop(&restored), "nor how hard a task has to stop");
+                assert_eq!(stops(job), stops(&restored), "nor how hard a task has to stop");
             }
             let stale = self.stale.values().filter(|stale| **stale == job.id).count() as i32;
-            let live = i32::from(job.placed().is_some());
+            let live = job.placed().count() as i32;
             let taken = self.taken.get(&job.id).copied().unwrap_or(0);
             assert_eq!(taken, live + stale, "reserved = live leases + stale");
         }
@@ -522,6 +598,7 @@ impl World {
                 assert_eq!(end.reason.task_state(), row.state, "{:?}", task.id);
             }
         }
+        self.check_gangs();
     }
 }
 

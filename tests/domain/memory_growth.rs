@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use gpulayer::contract::end::{End, EndReason};
 use gpulayer::contract::event::EventType;
+use gpulayer::contract::gang::Peer;
 use gpulayer::contract::ids::{JobId, TaskId, WorkerId};
 use gpulayer::contract::job::JobState;
 use gpulayer::contract::protocol::{Finish, Report};
 use gpulayer::contract::quantity::{Seconds, Timestamp};
 use gpulayer::contract::spec::{JobSpec, MemoryGrowth, Retry};
 use gpulayer::domain::change::{Change, JobRecord, JobStanding};
-use gpulayer::domain::job::{LiveJob, Restored};
+use gpulayer::domain::job::{LiveJob, NewTask, Restored};
 use gpulayer::domain::ledger::{Ledger, Notice};
 use gpulayer::domain::placement::{Seated, Shape};
 
@@ -57,8 +58,9 @@ fn killed(job: &mut LiveJob, spec: &Arc<JobSpec>, task: u128) -> (Ledger, Option
     let task_id = TaskId::from_u128(task);
     let mut placing = ledger();
     let seat = Seated { worker_id: WORKER, incarnation: 1, gpus: Vec::new(), weight: 1 };
-    job.place(&mut placing, job.epoch(), &seat, task_id, spec.clone()).unwrap();
-    let taken = job.placed().unwrap().grant.amount.memory_bytes;
+    let peer = Peer { worker: WORKER, name: "box".into(), address: "10.0.0.1".into() };
+    job.place(&mut placing, job.epoch(), vec![NewTask { task_id, seat, peer }], spec.clone()).unwrap();
+    let taken = job.placed().next().unwrap().grant.amount.memory_bytes;
     let asked = placing.notices.iter().find_map(|notice| match notice {
         Notice::Offer(_, assignment) => Some(assignment.spec.resources.memory_bytes),
         _ => None,
@@ -118,7 +120,7 @@ fn each_attempt_asks_for_more_until_it_had_the_most() {
         project: "default".into(),
         waits: Vec::new(),
         standing: kept,
-        task: None,
+        tasks: Vec::new(),
     });
     assert_eq!(job.avoid, Some(WORKER), "a restart does not forget whom to avoid");
 

@@ -336,7 +336,9 @@ fn what_it_belongs_to() {
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
     let table: &[(&[&str], Value)] = &[
         (&["/workload/function"], json!({"workload": {"function": {"payload": "x", "serializer": "json"}}})),
-        (&["/distributed"], with(json!({"distributed": {"nodes": 2}}))),
+        (&["/distributed/launcher"], with(json!({"distributed": {"nodes": 2}}))),
+        (&["/distributed/launcher"], with(json!({"distributed": {"nodes": 2, "launcher": "torchrun"}}))),
+        (&["/distributed/launcher"], with(json!({"distributed": {"nodes": 2, "launcher": "direct"}}))),
         (&["/target"], with(json!({"target": "cloud"}))),
         (&["/inputs/0/url"], with(json!({"inputs": [{"url": "https://example.org/a", "path": "a"}]}))),
         (&["/resources/gpus"], with(json!({"resources": {"gpus": {"count": 1}}}))),

@@ -142,15 +142,9 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
     let call = |method: &str, digest| stand.tcp(method, &path(digest)).token(SESSION).send();
     assert_eq!(call("GET", own).ok(404).code(), "not_found");
 
-    let task = |state: TaskState| TaskStanding {
-        state,
-        started_at: None,
-        ended_at: state.ended().then(gpulayer::clock::now),
-        stop_cause: None,
-        stop_now: false,
-        end: None,
-        log_artifact: None,
-        stale: false,
+    let task = |state: TaskState| {
+        let ended_at = state.ended().then(gpulayer::clock::now);
+        TaskStanding { ended_at, ..TaskStanding::of(state) }
     };
     let placed = TaskRecord {
         id: TASK,
@@ -162,6 +156,7 @@ fn a_session_reads_the_artifacts_of_its_live_tasks_and_no_others() {
         memory_bytes: None,
         gpus: vec!["GPU-1".into()],
         weight: 7,
+        gang: None,
     };
     stand.shared.record(&[Change::TaskInserted(placed), Change::TaskMoved(TASK, task(TaskState::Running))]);
     assert_eq!(call("GET", own).ok(200).body, b"own");

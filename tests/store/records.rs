@@ -76,20 +76,13 @@ pub fn task(number: u64, job: u64) -> TaskRecord {
         memory_bytes: None,
         gpus: vec!["GPU-1".into()],
         weight: 7,
+        gang: None,
     }
 }
 
 pub fn task_standing(state: TaskState, stale: bool) -> TaskStanding {
-    TaskStanding {
-        state,
-        started_at: None,
-        ended_at: state.ended().then(|| time(9)),
-        stop_cause: None,
-        stop_now: false,
-        end: None,
-        log_artifact: None,
-        stale,
-    }
+    let ended_at = state.ended().then(|| time(9));
+    TaskStanding { ended_at, stale, ..TaskStanding::of(state) }
 }
 
 pub fn event(job: u64, seq: u64, position: u64) -> Change {

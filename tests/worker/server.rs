@@ -139,6 +139,7 @@ impl Server {
             spec: Arc::new(spec),
             gpus,
             array: None,
+            gang: None,
         };
         self.change(|record| record.offers.insert(task_id, assignment));
         task_id

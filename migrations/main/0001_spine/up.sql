@@ -87,7 +87,9 @@ CREATE TABLE tasks (
     assigned_at INTEGER NOT NULL,
     memory_bytes INTEGER,
     gpus        TEXT,
-    weight      INTEGER NOT NULL
+    weight      INTEGER NOT NULL,
+    -- Its rank in its gang, and its peers, as JSON.
+    gang        TEXT
 ) WITHOUT ROWID;
 CREATE INDEX tasks_by_job ON tasks (job_id);
 
@@ -100,7 +102,9 @@ CREATE TABLE task_standings (
     stop_now   INTEGER NOT NULL,
     end_json   TEXT,
     log_artifact BLOB,
-    stale      INTEGER NOT NULL
+    stale      INTEGER NOT NULL,
+    -- What a task of a gang brought back, as JSON, until all of them are over.
+    results    TEXT
 ) WITHOUT ROWID;
 -- Ended while the worker may still hold the process tree: rare. Tasks that have not ended are found by their job.
 CREATE INDEX task_standings_stale ON task_standings (task_id) WHERE stale;

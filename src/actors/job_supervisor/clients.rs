@@ -1,5 +1,7 @@
 //! What clients ask of the supervisor, as the front desk passed it on.
 
+use std::collections::BTreeSet;
+
 use actix::{Context, Handler};
 use serde_json::json;
 
@@ -16,7 +18,7 @@ use crate::contract::job::JobState;
 use crate::credentials::known::Standing;
 use crate::domain::array::LiveArray;
 use crate::domain::change::{Change, UsedKey};
-use crate::domain::job::{LiveJob, Stage};
+use crate::domain::job::LiveJob;
 use crate::domain::placement::Shape;
 
 impl JobSupervisor {
@@ -52,7 +54,8 @@ impl JobSupervisor {
         self.tasks
             .values()
             .filter_map(|job_id| self.jobs.get(job_id))
-            .any(|job| matches!(job.stage(), Stage::Running(_, run) if run.unreachable_since.is_none()))
+            .flat_map(LiveJob::tasks)
+            .any(|task| task.run().is_some_and(|run| run.unreachable_since.is_none()))
     }
 
     /// While draining: answers once nothing runs that can be stopped.
@@ -188,11 +191,11 @@ impl Handler<CountJobs> for JobSupervisor {
     fn handle(&mut self, question: CountJobs, _: &mut Self::Context) {
         let mut counts = JobCounts::default();
         for job in self.jobs.values() {
-            match job.stage() {
-                Stage::Queued => counts.queued += 1,
-                Stage::Scheduled(_) => counts.scheduled += 1,
-                Stage::Running(..) => counts.running += 1,
-                Stage::Ended(_) => {}
+            match job.state() {
+                JobState::Queued => counts.queued += 1,
+                JobState::Scheduled => counts.scheduled += 1,
+                JobState::Running => counts.running += 1,
+                _ => {}
             }
         }
         send(question.reply, counts);
@@ -205,7 +208,7 @@ impl Handler<WhoHolds> for JobSupervisor {
     fn handle(&mut self, question: WhoHolds, _: &mut Self::Context) {
         let mut placed = self.tasks.values().filter_map(|job_id| self.jobs.get(job_id));
         let holder = match (placed.next(), placed.next()) {
-            (Some(only), None) if only.placed().is_some() => {
+            (Some(only), None) if only.placed().next().is_some() => {
                 let at_most = only.time_left((self.now)());
                 Some(Holder { job_id: only.id, at_most })
             }
@@ -233,7 +236,7 @@ impl Handler<PrepareStop> for JobSupervisor {
             self.say_at_newest(answer(stop.reply, ()));
             return;
         }
-        let placed: Vec<JobId> = self.tasks.values().copied().collect();
+        let placed: BTreeSet<JobId> = self.tasks.values().copied().collect();
         for job_id in placed {
             self.step(ctx, job_id, |job, ledger| job.shut_down(ledger));
         }

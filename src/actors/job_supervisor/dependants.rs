@@ -34,7 +34,7 @@ struct Known {
 pub fn over(job: &LiveJob) -> Option<Over> {
     match job.stage() {
         Stage::Ended(ended) => Some(Over::Ended { state: job.state(), reason: ended.end.reason }),
-        Stage::Queued | Stage::Scheduled(_) | Stage::Running(..) => None,
+        Stage::Queued | Stage::Placed(_) => None,
     }
 }
 

@@ -13,14 +13,13 @@ use crate::actors::messages::job_supervisor::{SessionClosed, WorkerLeaving};
 use crate::actors::messages::worker_session::{DrainDecided, SessionRevoked};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::worker::Drain;
-use crate::domain::job::LiveJob;
 use crate::domain::ledger::Alarm;
 
 impl JobSupervisor {
     /// Takes back what was placed on this worker and has not started: it goes elsewhere, and no attempt is used.
     pub(super) fn withdraw_from(&mut self, ctx: &mut Context<Self>, worker_id: WorkerId) {
         for (_, job_id) in self.jobs_on(worker_id) {
-            self.step(ctx, job_id, LiveJob::withdraw);
+            self.step(ctx, job_id, |job, ledger| job.withdraw_from(ledger, worker_id));
         }
     }
 
@@ -36,7 +35,7 @@ impl JobSupervisor {
         let deadline = self.sessions.get(&worker_id).and_then(|session| session.drain?.deadline);
         if deadline.is_some_and(|deadline| deadline <= (self.now)()) {
             for (_, job_id) in self.jobs_on(worker_id) {
-                self.step(ctx, job_id, LiveJob::drain);
+                self.step(ctx, job_id, |job, ledger| job.drain(ledger, worker_id));
             }
             self.speak();
         }
@@ -92,8 +91,8 @@ impl Handler<EvictTask> for JobSupervisor {
     fn handle(&mut self, call: EvictTask, ctx: &mut Self::Context) {
         let EvictTask { worker_id, task_id, by, key, reply } = call;
         let there = self.tasks.get(&task_id).copied().filter(|job_id| {
-            let placed = self.jobs.get(job_id).and_then(LiveJob::placed);
-            placed.is_some_and(|placed| placed.worker == worker_id && placed.task_id == task_id)
+            let placed = self.jobs.get(job_id).and_then(|job| job.placed_as(task_id));
+            placed.is_some_and(|placed| placed.worker == worker_id)
         });
         let Some(job_id) = there else {
             let known = self.sessions.contains_key(&worker_id);
@@ -134,7 +133,7 @@ impl Handler<RevokeWorker> for JobSupervisor {
         let mut ledger = self.ledger();
         let mut lost = Vec::new();
         for (task_id, job_id) in &on_it {
-            if self.jobs.get_mut(job_id).is_some_and(|job| job.revoke(&mut ledger)) {
+            if self.jobs.get_mut(job_id).is_some_and(|job| job.revoke(&mut ledger, worker_id)) {
                 lost.push(*task_id);
             }
         }
@@ -160,7 +159,7 @@ impl Handler<SessionClosed> for JobSupervisor {
         self.sessions.remove(&closed.worker_id);
         self.credentials.end_session(closed.worker_id);
         for (_, job_id) in self.jobs_on(closed.worker_id) {
-            self.step(ctx, job_id, LiveJob::worker_left);
+            self.step(ctx, job_id, |job, ledger| job.worker_left(ledger, closed.worker_id));
         }
         self.answer_drained();
         self.speak();

@@ -15,7 +15,7 @@ use crate::credentials::known::Credentials;
 use crate::domain::array::{Layout, LiveArray, RestoredArray};
 use crate::domain::change::{TaskRecord, TaskStanding, TokenRecord};
 use crate::domain::dependency::Wait;
-use crate::domain::job::{LiveJob, Placed, Restored, with_memory};
+use crate::domain::job::{LiveJob, Placed, Restored, RestoredTask, with_memory};
 use crate::domain::ledger::SharedSpec;
 use crate::domain::placement::{Grant, Holding, Place, Shape};
 use crate::store::{Reads, StoreError};
@@ -62,13 +62,10 @@ pub enum RestoreError {
 /// Reads it all.
 pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreError> {
     let mut shapes = Shapes::default();
-    let (live_tasks, ended): (Vec<_>, Vec<_>) =
-        reads.live_tasks()?.into_iter().partition(|(_, standing)| !standing.state.ended());
-    let live_tasks = with_specs(reads, live_tasks)?;
-    let mut tasks: HashMap<_, _> = live_tasks
-        .into_iter()
-        .map(|(record, placed, standing)| (record.job_id, (placed, standing)))
-        .collect();
+    let mut tasks: HashMap<JobId, Vec<RestoredTask>> = HashMap::new();
+    for (record, placed, standing) in with_specs(reads, reads.live_tasks()?)? {
+        tasks.entry(record.job_id).or_default().push(RestoredTask { placed, standing });
+    }
     let mut jobs = Vec::new();
     let mut waits = reads.waits()?;
     let arrays = restored_arrays(reads, &mut waits)?;
@@ -89,17 +86,17 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
             project: row.project,
             waits: waits.remove(&row.id).unwrap_or_default(),
             standing: row.standing,
-            task: tasks.remove(&row.id),
+            tasks: newest_placement(tasks.remove(&row.id)),
         });
         if let Some((member, spec)) = member {
-            job.spec = job.placed().is_none().then_some(spec);
+            job.spec = job.tasks().is_empty().then_some(spec);
             job.member = Some(Box::new(member));
         }
         jobs.push(job);
     }
     let mut stale = HashMap::new();
     let mut stale_holdings = Vec::new();
-    for (record, placed, _) in with_specs(reads, ended)? {
+    for (record, placed, _) in with_specs(reads, reads.stale_tasks()?)? {
         let place = Place { job_id: record.job_id, epoch: record.epoch };
         let (worker_id, project) = (record.worker, placed.spec.project.as_str().into());
         let Placed { grant, weight, .. } = placed;
@@ -159,6 +156,13 @@ fn restored_arrays(
     Ok(arrays)
 }
 
+/// By rank. A placement of which nothing lives is over.
+fn newest_placement(tasks: Option<Vec<RestoredTask>>) -> Vec<RestoredTask> {
+    let mut tasks = tasks.unwrap_or_default();
+    tasks.sort_by_key(|task| task.placed.gang.as_ref().map(|gang| gang.rank));
+    if tasks.iter().any(|task| !task.standing.state.ended()) { tasks } else { Vec::new() }
+}
+
 fn with_specs(
     reads: &Reads,
     tasks: Vec<(TaskRecord, TaskStanding)>,
@@ -177,7 +181,8 @@ fn with_specs(
         let spec = specs.get(&record.job_id)?.clone();
         let spec = with_memory(spec, record.memory_bytes);
         let grant = Grant { amount: Shape::of(&spec).amount(), gpus: record.gpus.clone() };
-        let placed = Placed { task_id: record.id, worker: record.worker, spec, grant, weight: record.weight };
+        let TaskRecord { id: task_id, worker, weight, ref gang, .. } = record;
+        let placed = Placed { task_id, worker, spec, grant, weight, gang: gang.clone() };
         Some((record, placed, standing))
     });
     Ok(placed.collect())

@@ -7,7 +7,7 @@ use super::{JobSupervisor, given_up};
 use crate::actors::messages::job_supervisor::TasksUnaccounted;
 use crate::contract::ids::{TaskId, WorkerId};
 use crate::contract::protocol::Held;
-use crate::domain::job::Stage;
+use crate::domain::job::LiveJob;
 use crate::domain::roll_call::may_stay;
 
 impl JobSupervisor {
@@ -33,10 +33,10 @@ impl JobSupervisor {
     /// The job of a task that started on this worker and has not ended.
     fn runs_there(&self, worker_id: WorkerId, task_id: TaskId) -> bool {
         let job = self.tasks.get(&task_id).and_then(|job_id| self.jobs.get(job_id));
-        matches!(
-            job.map(|job| job.stage()),
-            Some(Stage::Running(placed, _)) if placed.task_id == task_id && placed.worker == worker_id
-        )
+        let tasks = job.map_or(&[][..], LiveJob::tasks);
+        tasks.iter().any(|task| {
+            task.run().is_some() && task.placed.task_id == task_id && task.placed.worker == worker_id
+        })
     }
 }
 

@@ -18,9 +18,9 @@ use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::protocol::{Report, ReportItem, ReportResult};
 use crate::contract::worker::TaskState;
 use crate::domain::change::{Change, TaskRecord, TaskStanding};
-use crate::domain::job::{Judged, PlacementRefusal, ReportRefusal, late_results};
+use crate::domain::job::{Judged, NewTask, PlacementRefusal, ReportRefusal, late_results};
 use crate::domain::ledger::{Ledger, SharedSpec};
-use crate::domain::placement::{Placement, Preemption};
+use crate::domain::placement::{Placement, Preemption, Seated};
 
 impl JobSupervisor {
     /// The specs of these jobs that are not in memory, from the store.
@@ -59,27 +59,23 @@ impl JobSupervisor {
     ) -> Result<(), PlacementRefused> {
         let refused = |gone| PlacementRefused { job_id: placement.job_id, gone };
         let Some(job) = self.jobs.get_mut(&placement.job_id) else { return Err(refused(true)) };
-        let [seat] = placement.seats.as_slice() else { return Err(refused(false)) };
-        let fresh = self.sessions.get(&seat.worker_id).is_some_and(|session| {
-            session.incarnation == seat.incarnation && session.drain.is_none() && !session.leaving
-        });
-        if !fresh || self.stopping.is_some() {
-            return Err(refused(false));
-        }
+        let seats: Option<Vec<NewTask>> =
+            placement.seats.iter().map(|seat| new_task(self.sessions.get(&seat.worker_id)?, seat)).collect();
+        let Some(seats) = seats.filter(|_| self.stopping.is_none()) else { return Err(refused(false)) };
         let held = job.spec.is_some() && job.member.is_none();
         let Some(spec) = job.spec.clone().or_else(|| stored.get(&placement.job_id).cloned()) else {
             return Err(refused(false));
         };
-        let task_id = clock::task_id();
-        match job.place(ledger, placement.job_epoch, seat, task_id, spec) {
+        match job.place(ledger, placement.job_epoch, seats, spec) {
             Ok(()) => {
                 if held {
                     self.held_specs = self.held_specs.saturating_sub(1);
                 }
-                self.tasks.insert(task_id, placement.job_id);
+                self.tasks.extend(job.placed().map(|placed| (placed.task_id, placement.job_id)));
                 Ok(())
             }
             Err(PlacementRefusal::NotQueued | PlacementRefusal::StaleEpoch { .. }) => Err(refused(true)),
+            Err(PlacementRefusal::NotWhole { .. }) => Err(refused(false)),
         }
     }
 
@@ -88,7 +84,7 @@ impl JobSupervisor {
         let Some(job) = job_id.and_then(|job_id| self.jobs.get_mut(&job_id)) else {
             return self.judge_settled(ledger, worker_id, item);
         };
-        if job.placed().is_some_and(|placed| placed.task_id == item.task_id && placed.worker != worker_id) {
+        if job.placed_as(item.task_id).is_some_and(|placed| placed.worker != worker_id) {
             return Err(ReportRefusal::StaleEpoch);
         }
         job.report(ledger, item.task_id, item.epoch, &item.report)
@@ -157,18 +153,19 @@ impl JobSupervisor {
     }
 
     pub(super) fn jobs_on(&self, worker_id: WorkerId) -> Vec<(TaskId, JobId)> {
-        let on_it = |job_id: &JobId| {
-            self.jobs
-                .get(job_id)
-                .and_then(|job| job.placed())
-                .is_some_and(|placed| placed.worker == worker_id)
+        let on_it = |task_id: &TaskId, job_id: &JobId| {
+            let placed = self.jobs.get(job_id).and_then(|job| job.placed_as(*task_id));
+            placed.is_some_and(|placed| placed.worker == worker_id)
         };
-        self.tasks
-            .iter()
-            .filter(|(_, job_id)| on_it(job_id))
-            .map(|(task_id, job_id)| (*task_id, *job_id))
-            .collect()
+        let tasks = self.tasks.iter().filter(|(task_id, job_id)| on_it(task_id, job_id));
+        tasks.map(|(task_id, job_id)| (*task_id, *job_id)).collect()
     }
+}
+
+/// A task for this seat, if its worker is still the one that it was proposed for.
+fn new_task(session: &Session, seat: &Seated) -> Option<NewTask> {
+    let fresh = session.incarnation == seat.incarnation && session.drain.is_none() && !session.leaving;
+    fresh.then(|| NewTask { task_id: clock::task_id(), seat: seat.clone(), peer: session.peer.clone() })
 }
 
 impl Handler<PlacementProposed> for JobSupervisor {
@@ -203,8 +200,8 @@ impl Handler<SessionOpened> for JobSupervisor {
     type Result = ();
 
     fn handle(&mut self, opened: SessionOpened, ctx: &mut Self::Context) {
-        let SessionOpened { worker_id, incarnation, drain, ports } = opened;
-        self.sessions.insert(worker_id, Session { incarnation, drain, leaving: false, ports });
+        let SessionOpened { worker_id, peer, incarnation, drain, ports } = opened;
+        self.sessions.insert(worker_id, Session { peer, incarnation, drain, leaving: false, ports });
         if drain.is_some() {
             // A crash between the drain and its withdrawals leaves some behind.
             self.withdraw_from(ctx, worker_id);
@@ -213,7 +210,7 @@ impl Handler<SessionOpened> for JobSupervisor {
         let mut ledger = self.ledger();
         for (_, job_id) in self.jobs_on(worker_id) {
             if let Some(job) = self.jobs.get(&job_id) {
-                job.rederive(&mut ledger);
+                job.rederive_on(&mut ledger, worker_id);
             }
         }
         self.commit(ctx, ledger, &[]);
@@ -260,6 +257,7 @@ impl Handler<WorkerReturned> for JobSupervisor {
         let worker_id = returned.worker_id;
         if let Some(session) = self.sessions.get_mut(&worker_id) {
             session.incarnation = returned.incarnation;
+            session.peer = returned.peer;
             session.leaving = false;
         }
         for (task_id, job_id) in self.jobs_on(worker_id) {
@@ -284,7 +282,7 @@ impl Handler<LeaseResumed> for JobSupervisor {
 
     fn handle(&mut self, resumed: LeaseResumed, ctx: &mut Self::Context) {
         if let Some(job_id) = self.tasks.get(&resumed.task_id).copied() {
-            self.step(ctx, job_id, |job, ledger| job.lease_renewed(ledger, resumed.epoch));
+            self.step(ctx, job_id, |job, ledger| job.lease_renewed(ledger, resumed.task_id, resumed.epoch));
         }
     }
 }

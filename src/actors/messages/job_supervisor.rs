@@ -7,6 +7,7 @@ use actix::Message;
 use super::Reply;
 use super::front_desk::WorkerRefusal;
 use super::worker_session::SessionPorts;
+use crate::contract::gang::Peer;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
 use crate::contract::protocol::{Held, ReportAnswer, ReportItem};
 use crate::contract::worker::Drain;
@@ -43,6 +44,8 @@ pub struct TasksReported {
 pub struct SessionOpened {
     /// Whose.
     pub worker_id: WorkerId,
+    /// How others of a gang reach that worker.
+    pub peer: Peer,
     /// The worker's incarnation.
     pub incarnation: u64,
     /// Set when it is being emptied.
@@ -93,6 +96,8 @@ pub struct LeaseExpired {
 pub struct WorkerReturned {
     /// Who.
     pub worker_id: WorkerId,
+    /// How others of a gang reach it now.
+    pub peer: Peer,
     /// Its new incarnation.
     pub incarnation: u64,
     /// Whether its machine restarted in between: everything it held before is gone.

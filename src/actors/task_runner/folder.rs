@@ -306,6 +306,7 @@ mod tests {
             spec: Arc::new(JobSpec::command(["true"])),
             gpus: Vec::new(),
             array: None,
+            gang: None,
         }
     }
 

@@ -222,6 +222,7 @@ mod tests {
             spec: Arc::new(JobSpec::command(["true"])),
             gpus: Vec::new(),
             array: None,
+            gang: None,
         };
         let task = TaskFolder::create(worker.path(), "boot", &assignment, &mut Spares::default()).unwrap();
         fs::create_dir(task.workspace().join("deep")).unwrap();

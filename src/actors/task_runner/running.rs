@@ -43,6 +43,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         tmp: &folder.tmp(),
         stop_file: &folder.stop_file(),
         array: assignment.array.as_ref(),
+        gang: assignment.gang.as_deref(),
         gpus: &around.options.gpus.variables(&assignment.gpus),
     };
     let env = environment(spec, around.options.host_environment.iter().cloned(), place);

@@ -122,6 +122,7 @@ mod tests {
             spec: Arc::new(JobSpec::command(["true"])),
             gpus: Vec::new(),
             array: None,
+            gang: None,
         }
     }
 

@@ -33,7 +33,7 @@ pub(super) struct Checked {
 impl Checked {
     pub(super) fn of(spec: &JobSpec, run: &Run, finish: &Finish) -> Self {
         let (outputs, warnings) = brought_back(finish);
-        let mut end = ruled(spec, run, finish, &outputs);
+        let mut end = with_all_outputs(spec, ruled(spec, run, finish), &outputs);
         if is_asked_for(&spec.retry, end.reason) {
             end.advice = end.advice.as_deref().and_then(without_retries);
         }
@@ -70,7 +70,7 @@ fn stays_beneath(path: &str) -> bool {
 /// the end. The first cause wins, so a cancel that came after the shim's own timeout changes nothing; a task whose
 /// shim was lost on the way to a stop is what it was to be. Success is only what exits with 0 and brings back all
 /// that was declared; ends that only the server can know are not a worker's to report.
-fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> End {
+fn ruled(spec: &JobSpec, run: &Run, finish: &Finish) -> End {
     let mut end = finish.end.clone();
     let stopped = finish.after_stop || end.reason == EndReason::Internal;
     match (run.stop, end.reason) {
@@ -82,15 +82,7 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
         (_, EndReason::WorkerLost) if finish.after_stop => {}
         (_, EndReason::Completed) if end.signal.is_some() => end.reason = EndReason::Signalled,
         (_, EndReason::Completed) if end.exit_code != Some(0) => end.reason = EndReason::ExitNonzero,
-        (_, EndReason::Completed) => {
-            let absent = spec.outputs.iter().find(|declared| {
-                !declared.optional && !outputs.iter().any(|file| file.name == declared.shown_name())
-            });
-            if let Some(absent) = absent {
-                end.reason = EndReason::MissingOutput;
-                end.detail = Some(format!("the declared output `{}` is not there", absent.shown_name()));
-            }
-        }
+        (_, EndReason::Completed) => {}
         (_, reason) if !is_a_workers_to_say(reason) => {
             end.reason = EndReason::Internal;
             end.detail =
@@ -112,6 +104,20 @@ fn ruled(spec: &JobSpec, run: &Run, finish: &Finish, outputs: &[OutputFile]) -> 
     }
     end.signal = end.signal.filter(|name| name.len() <= MOST_SIGNAL_BYTES);
     end.duration_s = end.duration_s.map(|span| span.min(Seconds::MAX));
+    end
+}
+
+/// A success without a file that was declared is none.
+pub(super) fn with_all_outputs(spec: &JobSpec, mut end: End, outputs: &[OutputFile]) -> End {
+    let absent = spec.outputs.iter().find(|declared| {
+        !declared.optional && !outputs.iter().any(|file| file.name == declared.shown_name())
+    });
+    if let (EndReason::Completed, Some(absent)) = (end.reason, absent) {
+        end.reason = EndReason::MissingOutput;
+        end.owner = end.reason.owner();
+        end.detail = Some(format!("the declared output `{}` is not there", absent.shown_name()));
+        (end.certainty, end.basis, end.advice) = (None, None, None);
+    }
     end
 }
 
@@ -140,6 +146,7 @@ fn operators_word(cause: StopCause, end: &mut End) {
         StopCause::Evict => "an operator evicted the task",
         StopCause::Shutdown => "the daemon was stopped, and what ran with it (`gpulayer down`)",
         StopCause::Preempt => "a job of a higher priority took the place",
+        StopCause::Gang => "another task of its gang ended",
         StopCause::Cancel | StopCause::Timeout => return,
     };
     end.detail = Some(match end.detail.take() {
@@ -192,7 +199,7 @@ mod tests {
     fn run(stop: Option<StopCause>) -> Run {
         let now = Timestamp::default();
         let stop = stop.map(|cause| Stop { cause, now: false });
-        Run { started_at: now, stop, cancel_requested_at: None, unreachable_since: None }
+        Run { started_at: now, phase: None, stop, unreachable_since: None }
     }
 
     fn reason(spec: &JobSpec, stop: Option<StopCause>, finish: &Finish) -> EndReason {

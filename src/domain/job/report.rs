@@ -5,17 +5,16 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::finish::Checked;
-use super::{DECLINE_PAUSE, LiveJob, Placed, Run, Stage, TaskEnd};
-use crate::contract::end::{End, EndReason};
+use super::place::as_run;
+use super::tasks::TaskEnd;
+use super::{LiveJob, LiveTask, NotStarted, Outcome, Over, Run, Stage, Stands};
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::job::JobState;
 use crate::contract::protocol::{Finish, Report};
-use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Phase, StuckProcess, TaskState};
-use crate::domain::change::{Change, JobResults};
+use crate::domain::change::JobResults;
 use crate::domain::ledger::{Ledger, Notice};
-use crate::domain::retry::{NextAttempt, next_attempt};
 
 /// A report that was taken: the job's state afterwards.
 pub type Judged = Result<JobState, ReportRefusal>;
@@ -32,118 +31,118 @@ pub enum ReportRefusal {
 }
 
 impl LiveJob {
-    /// Judges one report of this job's newest task. A report of an older one is refused.
+    /// Judges one report of a task of this job's newest placement. A report of an older one is refused.
     pub fn report(&mut self, ledger: &mut Ledger, task_id: TaskId, epoch: Epoch, report: &Report) -> Judged {
-        if let Stage::Ended(ended) = &self.stage {
-            return match (&ended.task, report) {
-                (Some((last, reported)), Report::Finish(finish))
-                    if *last == task_id && epoch == self.epoch =>
-                {
-                    if finish == reported {
-                        Ok(self.state())
-                    } else {
-                        Err(ReportRefusal::StaleEpoch)
-                    }
-                }
-                _ if epoch == self.epoch => Err(ReportRefusal::TaskEnded),
-                _ => Err(ReportRefusal::StaleEpoch),
-            };
-        }
-        if self.placed().is_none_or(|placed| placed.task_id != task_id) || epoch != self.epoch {
+        if epoch != self.epoch {
             return Err(ReportRefusal::StaleEpoch);
         }
+        let rank = match &self.stage {
+            Stage::Queued => return Err(ReportRefusal::StaleEpoch),
+            Stage::Ended(ended) => {
+                let known = ended.tasks.iter().find(|(id, _)| *id == task_id).map(|(_, finish)| &**finish);
+                return judge_repeat(known, report).map(|()| self.state());
+            }
+            Stage::Placed(tasks) => {
+                let Some(rank) = self.rank_of(task_id) else { return Err(ReportRefusal::StaleEpoch) };
+                if let Some(Stands::Over(over)) = tasks.get(rank).map(|task| &task.stands) {
+                    return judge_repeat(over.reported.as_deref(), report).map(|()| self.state());
+                }
+                rank
+            }
+        };
         match report {
-            Report::Start => self.start(ledger),
-            Report::Phase { phase } => self.phase(ledger, *phase),
-            Report::Decline { detail } => self.decline(ledger, detail),
-            Report::Stuck { processes } => self.stuck(ledger, processes),
-            Report::Finish(finish) => self.finish(ledger, finish),
+            Report::Start => self.start(ledger, rank),
+            Report::Phase { phase } => self.phase(ledger, rank, *phase),
+            Report::Decline { detail } => self.decline(ledger, rank, detail),
+            Report::Stuck { processes } => self.stuck(ledger, rank, processes),
+            Report::Finish(finish) => self.finish(ledger, rank, finish),
         }
     }
 
-    fn start(&mut self, ledger: &mut Ledger) -> Judged {
-        let Stage::Scheduled(placed) = &self.stage else {
-            return Ok(self.state());
-        };
-        let placed = placed.clone();
-        let run =
-            Run { started_at: ledger.now, stop: None, cancel_requested_at: None, unreachable_since: None };
+    fn start(&mut self, ledger: &mut Ledger, rank: usize) -> Judged {
+        let first = self.state() == JobState::Scheduled;
+        let Stage::Placed(tasks) = &mut self.stage else { return Err(ReportRefusal::StaleEpoch) };
+        let Some(task) = tasks.get_mut(rank) else { return Err(ReportRefusal::StaleEpoch) };
+        if task.run().is_some() {
+            return Ok(JobState::Running);
+        }
+        let run = Run { started_at: ledger.now, phase: None, stop: None, unreachable_since: None };
+        task.stands = Stands::Running(run);
+        let placed = task.placed.clone();
         self.started_at = self.started_at.or(Some(ledger.now));
         self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
         self.arm_run_limits(ledger, &placed, &run);
-        let (worker, task_id) = (placed.worker, placed.task_id);
-        self.stage = Stage::Running(placed, run);
-        self.event(ledger, Some(task_id), EventType::JobRunning, json!({"attempt": self.attempt}));
+        if first {
+            let data = json!({"attempt": self.attempt});
+            self.event(ledger, Some(placed.task_id), EventType::JobRunning, data);
+        }
         self.moved(ledger);
-        ledger.tell(Notice::Started(worker, task_id));
+        ledger.tell(Notice::Started(placed.worker, placed.task_id));
         Ok(JobState::Running)
     }
 
-    fn phase(&mut self, ledger: &mut Ledger, phase: Phase) -> Judged {
-        let Stage::Running(placed, _) = &self.stage else {
-            return Err(ReportRefusal::StaleEpoch);
-        };
+    fn phase(&mut self, ledger: &mut Ledger, rank: usize, phase: Phase) -> Judged {
+        let Some((placed, run)) = self.runs(rank) else { return Err(ReportRefusal::StaleEpoch) };
         // A worker that adopts a task says again where it stands.
-        if self.phase >= Some(phase) {
+        if run.phase >= Some(phase) {
             return Ok(JobState::Running);
         }
-        let (task_id, worker) = (placed.task_id, placed.worker);
         let limit = placed.spec.timeout_s.map(|timeout| ledger.now.plus(timeout).plus(placed.spec.grace_s));
         if let (Phase::Executing, Some(ends_by)) = (phase, limit) {
-            ledger.tell(Notice::Bounded(worker, self.place_key(), ends_by));
+            ledger.tell(Notice::Bounded(placed.worker, self.place_key(), ends_by));
         }
-        self.phase = Some(phase);
-        self.event(ledger, Some(task_id), EventType::TaskPhase, json!({"phase": phase}));
+        self.reached(rank, phase);
+        self.event(ledger, Some(placed.task_id), EventType::TaskPhase, json!({"phase": phase}));
         self.moved(ledger);
         Ok(JobState::Running)
     }
 
-    fn stuck(&mut self, ledger: &mut Ledger, processes: &[StuckProcess]) -> Judged {
-        let Stage::Running(placed, _) = &self.stage else {
-            return Err(ReportRefusal::StaleEpoch);
-        };
-        let task_id = placed.task_id;
-        self.event(ledger, Some(task_id), EventType::TaskStuck, json!({"processes": processes}));
+    /// A job is where the last of its tasks is.
+    fn reached(&mut self, rank: usize, phase: Phase) {
+        let Stage::Placed(tasks) = &mut self.stage else { return };
+        if let Some(run) = tasks.get_mut(rank).and_then(LiveTask::run_mut) {
+            run.phase = Some(phase);
+        }
+        let live = tasks.iter().filter(|task| task.alive().is_some());
+        self.phase = live.map(|task| task.run().and_then(|run| run.phase)).min().flatten();
+    }
+
+    fn stuck(&mut self, ledger: &mut Ledger, rank: usize, processes: &[StuckProcess]) -> Judged {
+        let Some((placed, _)) = self.runs(rank) else { return Err(ReportRefusal::StaleEpoch) };
+        self.event(ledger, Some(placed.task_id), EventType::TaskStuck, json!({"processes": processes}));
         self.moved(ledger);
         Ok(JobState::Running)
     }
 
-    fn decline(&mut self, ledger: &mut Ledger, detail: &str) -> Judged {
-        let Stage::Scheduled(placed) = &self.stage else {
+    fn decline(&mut self, ledger: &mut Ledger, rank: usize, detail: &str) -> Judged {
+        let Some(task) = self.tasks().get(rank).filter(|task| !task.started()) else {
             return Err(ReportRefusal::StaleEpoch);
         };
-        let placed = placed.clone();
-        let end = TaskEnd { state: TaskState::Declined, end: None, log_artifact: None, stale: false };
-        self.task_moved(ledger, &placed, None, end);
-        self.event(ledger, Some(placed.task_id), EventType::TaskDeclined, json!({"detail": detail}));
-        self.avoid = Some(placed.worker);
-        self.release(ledger, &placed);
-        self.requeue(ledger, "declined", DECLINE_PAUSE);
-        Ok(JobState::Queued)
+        let task_id = task.placed.task_id;
+        let end = TaskEnd { state: TaskState::Declined, ..TaskEnd::running() };
+        self.event(ledger, Some(task_id), EventType::TaskDeclined, json!({"detail": detail}));
+        self.not_started(ledger, rank, NotStarted::Declined, end);
+        Ok(self.state())
     }
 
-    fn finish(&mut self, ledger: &mut Ledger, finish: &Finish) -> Judged {
-        let Stage::Running(placed, run) = &self.stage else {
-            return Err(ReportRefusal::StaleEpoch);
-        };
-        let (placed, run) = (placed.clone(), *run);
-        let Checked { end, outputs, warnings } = Checked::of(&placed.spec, &run, finish);
-        let row = TaskEnd { log_artifact: finish.log_artifact, ..TaskEnd::ended(&end) };
+    fn finish(&mut self, ledger: &mut Ledger, rank: usize, finish: &Finish) -> Judged {
+        let Some((placed, run)) = self.runs(rank) else { return Err(ReportRefusal::StaleEpoch) };
+        let Checked { end, outputs, warnings } = Checked::of(&as_run(&placed), &run, finish);
+        let (undeclared, log_artifact) = (finish.undeclared.clone(), finish.log_artifact);
+        let results = Arc::new(JobResults { outputs, undeclared, log_artifact, warnings });
+        let kept = placed.gang.is_some().then(|| results.clone());
+        let row = TaskEnd { log_artifact, results: kept, ..TaskEnd::ended(&end) };
         self.task_moved(ledger, &placed, Some(&run), row);
-        if self.next_attempt(&placed, &run, &end).is_some() {
-            self.event(ledger, Some(placed.task_id), EventType::TaskEnded, json!({"end": &end}));
-        }
+        self.tell_end(ledger, &placed, &end);
         self.release(ledger, &placed);
-        let results = JobResults {
-            outputs,
-            undeclared: finish.undeclared.clone(),
-            log_artifact: finish.log_artifact,
-            warnings,
+        let over = Over {
+            at: ledger.now,
+            how: Outcome::Ended(end),
+            stop: run.stop.map(|stop| stop.cause),
+            results,
+            reported: Some(Box::new(finish.clone())),
         };
-        if results != JobResults::default() {
-            ledger.change(Change::JobResults(self.id, Arc::new(results)));
-        }
-        self.settle(ledger, &placed, &run, end, Some(Box::new(finish.clone())));
+        self.over(ledger, rank, over);
         Ok(self.state())
     }
 
@@ -152,49 +151,13 @@ impl LiveJob {
         self.event(ledger, Some(task_id), kind, data);
         self.moved(ledger);
     }
+}
 
-    /// After a task's end: another attempt, or the job's end.
-    pub(super) fn settle(
-        &mut self,
-        ledger: &mut Ledger,
-        placed: &Placed,
-        run: &Run,
-        end: End,
-        reported: Option<Box<Finish>>,
-    ) {
-        let retry = &placed.spec.retry;
-        if let Some(next) = self.next_attempt(placed, run, &end) {
-            self.attempt += 1;
-            let preempted = end.reason == EndReason::Preempted;
-            self.preemptions += u32::from(preempted);
-            // Nothing was wrong with the worker of one that was preempted.
-            self.avoid = (retry.avoid_worker && !preempted).then_some(placed.worker);
-            self.spec = Some(placed.spec.clone());
-            if let Some(memory_bytes) = next.memory_bytes {
-                self.ask_for(memory_bytes);
-            }
-            let pause = if preempted { Seconds::default() } else { retry.backoff_s };
-            self.requeue_after(ledger, end.reason, pause);
-        } else {
-            let task = reported.map(|reported| (placed.task_id, reported));
-            self.end(ledger, end, task, run.cancel_requested_at);
-        }
-    }
-
-    /// One that was preempted is always followed by another, which does not count. A job that somebody cancelled has no
-    /// other attempt, whatever ended this one.
-    pub(super) fn next_attempt(&self, placed: &Placed, run: &Run, end: &End) -> Option<NextAttempt> {
-        let asked = placed.spec.resources.memory_bytes;
-        let next = match end.reason {
-            EndReason::Preempted => Some(NextAttempt::default()),
-            reason => next_attempt(&placed.spec.retry, self.attempt - self.preemptions, reason, asked),
-        };
-        next.filter(|_| run.cancel_requested_at.is_none())
-    }
-
-    /// The lease is over and the worker's resources are free.
-    pub(super) fn release(&self, ledger: &mut Ledger, placed: &Placed) {
-        ledger.tell(Notice::Settled(placed.worker, placed.task_id));
-        ledger.tell(Notice::Freed(placed.worker, self.place_key()));
+/// A report of a task that is over: a repeat of its finish is answered like the first.
+fn judge_repeat(known: Option<&Finish>, report: &Report) -> Result<(), ReportRefusal> {
+    match (known, report) {
+        (Some(known), Report::Finish(finish)) if **finish == *known => Ok(()),
+        (Some(_), Report::Finish(_)) => Err(ReportRefusal::StaleEpoch),
+        _ => Err(ReportRefusal::TaskEnded),
     }
 }

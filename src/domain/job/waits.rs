@@ -75,7 +75,7 @@ impl LiveJob {
     /// A dependency is over and cannot be met any more.
     pub fn dependency_failed(&mut self, ledger: &mut Ledger, end: End) {
         if matches!(self.stage, Stage::Queued) && !self.waits.is_empty() {
-            self.end(ledger, end, None, None);
+            self.end(ledger, end, Vec::new());
         }
     }
 }

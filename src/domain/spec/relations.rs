@@ -2,10 +2,9 @@
 
 use super::limits;
 use super::reader::{Node, Reader, quoted};
+use crate::contract::gang::{Backend, Distributed, Launcher, ProcessesPerNode};
 use crate::contract::ids::JobId;
-use crate::contract::spec::{
-    Array, Backend, Dependency, DependencyEnd, Distributed, Launcher, ProcessesPerNode,
-};
+use crate::contract::spec::{Array, Dependency, DependencyEnd};
 
 /// What a fault says is allowed where a job is named.
 pub(super) const JOB_ALLOWED: &str =

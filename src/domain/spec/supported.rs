@@ -12,15 +12,27 @@ struct NotYet {
     default: fn(&Value) -> bool,
     /// What it would be, for people.
     what: &'static str,
+    /// Whether it is also what a document means that does not name the field.
+    absent: bool,
+    /// What to do meanwhile.
+    instead: &'static str,
 }
 
 const fn row(path: &'static [&'static str], default: fn(&Value) -> bool, what: &'static str) -> NotYet {
-    NotYet { path, default, what }
+    NotYet { path, default, what, absent: false, instead: "leave it out" }
 }
 
 const NOT_YET: &[NotYet] = &[
     row(&["workload", "function"], blank, "Python functions"),
-    row(&["distributed"], blank, "distributed jobs"),
+    NotYet {
+        absent: true,
+        instead: "`env` starts the command once per node, with its rank and peers in the environment",
+        ..row(
+            &["distributed", "launcher"],
+            |value| value == "env",
+            "the launchers `torchrun` (which is meant when none is named) and `direct`",
+        )
+    },
     row(&["target"], |value| value != "cloud", "provider instances"),
     row(&["inputs", "*", "url"], blank, "inputs by URL"),
     row(&["resources", "gpus"], no_gpus, "GPUs"),
@@ -48,12 +60,9 @@ fn walk(reader: &mut Reader, node: Node<'_>, path: &[&str], not_yet: &NotYet) {
     match path {
         [] if (not_yet.default)(node.value) => {}
         [] => {
-            let what = not_yet.what;
-            reader.fault(
-                node.at,
-                "not_supported",
-                format!("this build does not have {what} yet; leave it out"),
-            );
+            let NotYet { what, instead, .. } = not_yet;
+            let told = format!("this build does not have {what} yet; {instead}");
+            reader.fault(node.at, "not_supported", told);
         }
         ["*", rest @ ..] => {
             for (index, value) in node.value.as_array().into_iter().flatten().enumerate() {
@@ -61,7 +70,9 @@ fn walk(reader: &mut Reader, node: Node<'_>, path: &[&str], not_yet: &NotYet) {
             }
         }
         [name, rest @ ..] => {
-            if let Some(value) = node.value.get(name) {
+            let unnamed =
+                (not_yet.absent && rest.is_empty() && node.value.is_object()).then_some(&Value::Null);
+            if let Some(value) = node.value.get(name).or(unnamed) {
                 walk(reader, Node { value, at: Pointer::Field(&node.at, name) }, rest, not_yet);
             }
         }

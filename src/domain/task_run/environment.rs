@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use crate::contract::array::ArrayPlace;
+use crate::contract::gang::{Backend, GangPlace, ProcessesPerNode};
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::spec::{JobSpec, Run, Workload};
 use crate::domain::gpus::GRANTED;
@@ -30,6 +31,8 @@ pub struct TaskPlace<'a> {
     pub stop_file: &'a Path,
     /// Which child of an array it is.
     pub array: Option<&'a ArrayPlace>,
+    /// Which task of a gang it is.
+    pub gang: Option<&'a GangPlace>,
     /// What it is told of its GPUs, see [`crate::domain::gpus::variables`].
     pub gpus: &'a [(&'static str, String)],
 }
@@ -67,6 +70,11 @@ pub fn environment(
             set("GPULAYER_ARRAY_ITEM", item.as_str().map_or_else(|| item.to_string(), str::to_owned).into());
         }
     }
+    if let Some(gang) = place.gang {
+        for (name, value) in gang_variables(spec, gang, place.gpus) {
+            set(name, value.into());
+        }
+    }
     for (name, value) in &spec.env {
         variables.insert(name.into(), value.into());
     }
@@ -75,6 +83,35 @@ pub fn environment(
         variables.insert(name.into(), value.into());
     }
     variables
+}
+
+/// What a task of a gang is told of itself and its peers. The port they meet at is the program's own choice.
+fn gang_variables(
+    spec: &JobSpec,
+    gang: &GangPlace,
+    gpus: &[(&'static str, String)],
+) -> [(&'static str, String); 5] {
+    let granted = gpus.iter().find(|(name, _)| *name == GRANTED);
+    let granted = granted.map_or(0, |(_, uuids)| uuids.split(',').filter(|uuid| !uuid.is_empty()).count());
+    let asked = spec.distributed.as_deref();
+    let processes = match asked.and_then(|asked| asked.processes_per_node) {
+        Some(ProcessesPerNode::Count(count)) => count as usize,
+        Some(ProcessesPerNode::Gpu) | None => granted.max(1),
+    };
+    let backend = match asked.and_then(|asked| asked.backend) {
+        Some(Backend::Nccl) => "nccl",
+        Some(Backend::Gloo) => "gloo",
+        Some(Backend::Auto) | None if granted > 0 => "nccl",
+        Some(Backend::Auto) | None => "gloo",
+    };
+    let addresses: Vec<&str> = gang.peers.iter().map(|peer| peer.address.as_str()).collect();
+    [
+        ("GPULAYER_RANK", gang.rank.to_string()),
+        ("GPULAYER_NODES", gang.peers.len().to_string()),
+        ("GPULAYER_PEERS", addresses.join(",")),
+        ("GPULAYER_PROCESSES_PER_NODE", processes.to_string()),
+        ("GPULAYER_BACKEND", backend.to_owned()),
+    ]
 }
 
 fn allowed(name: &str) -> bool {

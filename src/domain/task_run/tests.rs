@@ -465,6 +465,7 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
         tmp: Path::new("/w/tmp"),
         stop_file: Path::new("/w/stop"),
         array: Some(&array),
+        gang: None,
         gpus: &crate::domain::gpus::variables(&[], &[], false),
     };
     let host = host.map(|(name, value)| (OsString::from(name), OsString::from(value)));
@@ -482,6 +483,51 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
     let told = [("CUDA_VISIBLE_DEVICES", "2".to_owned()), ("GPULAYER_GPU_UUIDS", "GPU-2".to_owned())];
     let found = environment(&spec, [], TaskPlace { gpus: &told, ..place });
     assert_eq!(found[&OsString::from("CUDA_VISIBLE_DEVICES")], "2");
+}
+
+#[test]
+fn a_task_of_a_gang_is_told_its_rank_and_how_to_reach_its_peers() {
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    use crate::contract::gang::{Backend, Distributed, GangPlace, Launcher, Peer, ProcessesPerNode};
+    use crate::contract::ids::WorkerId;
+
+    let peer = |number: u128, address: &str| Peer {
+        worker: WorkerId::from_u128(number),
+        name: format!("box{number}"),
+        address: address.to_owned(),
+    };
+    let gang = GangPlace { rank: 1, peers: vec![peer(1, "10.0.0.1"), peer(2, "fe.lab.example")] };
+    let told = |processes_per_node, backend, uuids: &str| {
+        let mut spec = plain();
+        spec.distributed = Some(Box::new(Distributed {
+            nodes: 2,
+            processes_per_node,
+            launcher: Some(Launcher::Env),
+            backend,
+        }));
+        let gpus = [(crate::domain::gpus::GRANTED, uuids.to_owned())];
+        let place = TaskPlace {
+            job_id: crate::contract::ids::JobId::from_u128(1),
+            task_id: crate::contract::ids::TaskId::from_u128(2),
+            attempt: 1,
+            workspace: Path::new("/w"),
+            tmp: Path::new("/t"),
+            stop_file: Path::new("/s"),
+            array: None,
+            gang: Some(&gang),
+            gpus: if uuids.is_empty() { &[] } else { &gpus },
+        };
+        let found = environment(&spec, [], place);
+        let at = |name: &str| found[&OsString::from(format!("GPULAYER_{name}"))].to_str().unwrap().to_owned();
+        ["RANK", "NODES", "PEERS", "PROCESSES_PER_NODE", "BACKEND"].map(at)
+    };
+    assert_eq!(told(None, None, ""), ["1", "2", "10.0.0.1,fe.lab.example", "1", "gloo"]);
+    let by_gpu = told(Some(ProcessesPerNode::Gpu), Some(Backend::Auto), "GPU-1,GPU-2");
+    assert_eq!(by_gpu[3..], ["2", "nccl"]);
+    let counted = told(Some(ProcessesPerNode::Count(4)), Some(Backend::Gloo), "GPU-1,GPU-2");
+    assert_eq!(counted[3..], ["4", "gloo"]);
 }
 
 #[test]

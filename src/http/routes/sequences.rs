@@ -1,5 +1,7 @@
 //! Events and log lines of a job, and the server-wide feed.
 
+use std::collections::HashMap;
+
 use actix_web::{HttpRequest, HttpResponse, web};
 use tokio::sync::{oneshot, watch};
 
@@ -73,12 +75,25 @@ struct JobLog {
     job_id: JobId,
     task_id: Option<TaskId>,
     stream: Option<Stream>,
+    ranks: HashMap<TaskId, u32>,
     lines: watch::Receiver<u64>,
     end: oneshot::Receiver<()>,
     ended: bool,
 }
 
 impl JobLog {
+    /// The lines with the ranks of their tasks.
+    async fn ranked(&mut self, mut lines: Vec<LogLine>) -> Result<Vec<LogLine>, Refusal> {
+        if lines.iter().any(|line| !self.ranks.contains_key(&line.task_id)) {
+            let (reads, job_id) = (self.state.ports.reads.clone(), self.job_id);
+            self.ranks.extend(blocking(move || reads.ranks(job_id)).await?);
+        }
+        for line in &mut lines {
+            line.rank = *self.ranks.entry(line.task_id).or_default();
+        }
+        Ok(lines)
+    }
+
     fn gather(&self, after: u64, limit: usize) -> LogQuery {
         LogQuery { job_id: self.job_id, after, limit, task_id: self.task_id, stream: self.stream }
     }
@@ -107,7 +122,8 @@ impl Follow for JobLog {
             next_after = page.next_after;
             if !page.items.is_empty() || next_after >= last {
                 let ended = self.ended && next_after >= last;
-                return Ok(Sequence { items: page.items, next_after, ended });
+                let items = self.ranked(page.items).await?;
+                return Ok(Sequence { items, next_after, ended });
             }
         }
     }
@@ -148,7 +164,9 @@ pub async fn logs(
     let (reply, end) = oneshot::channel();
     state.ports.desk.watch_job.do_send(WatchJob { job_id, until: Until::Ended, reply });
     let (reader, asker) = (state.clone(), client.clone());
-    let follow = JobLog { state: reader, client: asker, job_id, task_id, stream, lines, end, ended: false };
+    let ranks = HashMap::new();
+    let follow =
+        JobLog { state: reader, client: asker, job_id, task_id, stream, ranks, lines, end, ended: false };
     asked.answer(state, client, follow).await
 }
 

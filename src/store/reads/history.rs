@@ -63,6 +63,18 @@ impl Reads {
         rows.into_iter().map(|(row, standing, late)| read_task(row, standing, late)).collect()
     }
 
+    /// The ranks of those placements that are tasks of gangs.
+    pub fn ranks(&self, job: JobId) -> Result<Vec<(TaskId, u32)>, StoreError> {
+        let rows: Vec<TaskRow> = self.pool.query("a job's ranks", |connection| {
+            tasks::table
+                .filter(tasks::job_id.eq(job.to_bytes()))
+                .filter(tasks::gang.is_not_null())
+                .select(TaskRow::as_select())
+                .load(connection)
+        })?;
+        rows.into_iter().map(|row| row.read().map(|record| (record.id, record.rank()))).collect()
+    }
+
     /// What never changes about a task.
     pub fn task_record(&self, task: TaskId) -> Result<Option<TaskRecord>, StoreError> {
         let row: Option<TaskRow> = self.pool.query("a task", |connection| {

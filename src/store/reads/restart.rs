@@ -106,22 +106,28 @@ impl Reads {
         let rows: Vec<(TaskRow, TaskStandingRow)> = self.pool.query("the live tasks", |connection| {
             let columns = (TaskRow::as_select(), TaskStandingRow::as_select());
             // A task has not ended only while its job has not.
-            let mut rows: Vec<_> = job_standings::table
+            let of_a_gang = tasks::gang.is_not_null().and(tasks::epoch.eq(job_standings::epoch));
+            job_standings::table
                 .inner_join(tasks::table.on(tasks::job_id.eq(job_standings::job_id)))
                 .inner_join(task_standings::table.on(task_standings::task_id.eq(tasks::id)))
                 .filter(job_standings::ended_at.is_null())
-                .filter(task_standings::ended_at.is_null())
+                .filter(task_standings::ended_at.is_null().or(of_a_gang))
                 .order(tasks::id)
                 .select(columns)
-                .load(connection)?;
-            let stale = task_standings::table
+                .load(connection)
+        })?;
+        rows.into_iter().map(|(row, standing)| Ok((row.read()?, standing.read()?))).collect()
+    }
+
+    /// Tasks that have ended while their process trees may still be there.
+    pub fn stale_tasks(&self) -> Result<Vec<(TaskRecord, TaskStanding)>, StoreError> {
+        let rows: Vec<(TaskRow, TaskStandingRow)> = self.pool.query("the stale tasks", |connection| {
+            task_standings::table
                 .inner_join(tasks::table)
                 .filter(task_standings::stale)
                 .order(task_standings::task_id)
-                .select(columns)
-                .load(connection)?;
-            rows.extend(stale);
-            Ok(rows)
+                .select((TaskRow::as_select(), TaskStandingRow::as_select()))
+                .load(connection)
         })?;
         rows.into_iter().map(|(row, standing)| Ok((row.read()?, standing.read()?))).collect()
     }
