@@ -19,6 +19,8 @@ pub(super) struct LogPrinter {
     json: bool,
     /// Whether each stream is a terminal that has to be protected, and may have colours.
     screens: [Screen; 2],
+    /// Whether each line is to say which task of a gang it is from.
+    ranks: bool,
     out: Vec<u8>,
 }
 
@@ -50,7 +52,13 @@ impl LogPrinter {
             screen(io::IsTerminal::is_terminal(&stdout), colour_on(&stdout)),
             screen(io::IsTerminal::is_terminal(&stderr), colour_on(&stderr)),
         ];
-        Self { json, screens, out: Vec::new() }
+        Self { json, screens, ranks: false, out: Vec::new() }
+    }
+
+    /// The same for the log of a gang: each line begins with its rank.
+    pub(super) fn naming_ranks(mut self, of_a_gang: bool) -> Self {
+        self.ranks = of_a_gang;
+        self
     }
 
     /// Takes one line; standard output is held back until [`LogPrinter::flush`].
@@ -65,6 +73,9 @@ impl LogPrinter {
         }
         let screen = self.screens[usize::from(line.stream != Stream::Stdout)];
         let mut text = if screen.protect { harmless(&line.text, screen.colour) } else { line.text.clone() };
+        if self.ranks {
+            text.insert_str(0, &format!("[{}] ", line.rank));
+        }
         if let Some(index) = index {
             text.insert_str(0, &format!("[{index}] "));
         }

@@ -11,6 +11,7 @@ use super::exit_status::ExitStatus;
 use super::follow::{LogPrinter, each_event, each_line, parsed};
 use super::job_choice;
 use super::quantities::span;
+use super::run::Asked;
 use super::screen::{Output, say};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, tail};
@@ -104,8 +105,8 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatu
         return Ok(ExitStatus::FAILED);
     }
     let filter = Filter::of(&client, id, args).await?;
-    let mut lines =
-        Lines { context, timestamps: args.timestamps, printer: LogPrinter::new(false), output: None };
+    let printer = LogPrinter::new(false).naming_ranks(args.rank.is_none() && Asked::of(&job).is_gang());
+    let mut lines = Lines { context, timestamps: args.timestamps, printer, output: None };
     let mut last = VecDeque::new();
     let mut after = 0;
     let mut any = false;

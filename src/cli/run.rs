@@ -58,8 +58,28 @@ struct Submitted {
     /// Only an array's.
     #[serde(default)]
     progress: Option<serde_json::Value>,
+    spec: Asked,
     #[serde(skip, default = "nothing")]
     whole: Box<RawValue>,
+}
+
+/// The part of its spec that the log's form depends on.
+#[derive(Debug, Deserialize)]
+pub(super) struct Asked {
+    #[serde(default)]
+    distributed: Option<serde::de::IgnoredAny>,
+}
+
+impl Asked {
+    /// Of a job; one whose spec cannot be read is no gang.
+    pub(super) fn of(job: &Job) -> Self {
+        serde_json::from_str(job.spec.get()).unwrap_or(Self { distributed: None })
+    }
+
+    /// Whether the job is a gang.
+    pub(super) fn is_gang(&self) -> bool {
+        self.distributed.is_some()
+    }
 }
 
 fn nothing() -> Box<RawValue> {
@@ -108,7 +128,8 @@ pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatu
     let server = context.server(OnDemand::Start)?;
     let id = job_choice::one(&server.client, &args.job).await?;
     let job: Job = server.client.get(&format!("/v1/jobs/{id}")).await?;
-    let joined = Submitted { id, warnings: Vec::new(), progress: job.progress, whole: nothing() };
+    let spec = Asked::of(&job);
+    let joined = Submitted { id, warnings: Vec::new(), progress: job.progress, spec, whole: nothing() };
     followed(context, &server, &joined, Interrupted::Leaves, Interrupts::listen()?, None).await
 }
 
@@ -315,7 +336,7 @@ async fn followed(
     let id = submitted.id;
     let next = context.next();
     let contact = Contact::with(client);
-    let mut printer = LogPrinter::new(context.json);
+    let mut printer = LogPrinter::new(context.json).naming_ranks(submitted.spec.is_gang());
     let job = {
         let mut end = std::pin::pin!(end_of(&contact, id));
         let mut log = std::pin::pin!(async {

@@ -1,5 +1,6 @@
 //! `show`: all about a job on one page.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::Context;
@@ -10,11 +11,13 @@ use super::exit_status::ExitStatus;
 use super::job_choice::several;
 use super::logs::{all_events, event_line};
 use super::next_step::NextStep;
+use super::run::Asked;
 use super::screen::{Output, print_json};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, quoted, size, span, tail};
 use super::verdict::undeclared;
 use crate::contract::event::Event;
+use crate::contract::ids::WorkerId;
 use crate::contract::job::{Job, Page};
 use crate::contract::worker::{Task, Worker};
 use crate::domain::retry::owner_word;
@@ -34,23 +37,31 @@ pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, Cl
         }
         let tasks: Page<Task> = client.get(&format!("/v1/jobs/{id}/tasks")).await?;
         let events = all_events(&client, id).await?;
-        let worker = match job.worker {
+        let mut names = BTreeMap::new();
+        for id in job.worker.into_iter().chain(tasks.items.iter().map(|task| task.worker)) {
             // It may be gone, or none of this caller's business.
-            Some(id) => {
-                client.get::<Worker>(&format!("/v1/workers/{id}")).await.ok().map(|worker| worker.name)
+            if !names.contains_key(&id)
+                && let Ok(worker) = client.get::<Worker>(&format!("/v1/workers/{id}")).await
+            {
+                names.insert(id, worker.name);
             }
-            None => None,
-        };
+        }
         if index > 0 {
             output.line("")?;
         }
-        output.text(&page(&next, (&job, worker.as_deref()), &tasks.items, &events))?;
+        output.text(&page(&next, (&job, &names), &tasks.items, &events))?;
         output.flush()?;
     }
     Ok(ExitStatus::SUCCESS)
 }
 
-fn page(next: &NextStep, (job, worker): (&Job, Option<&str>), tasks: &[Task], events: &[Event]) -> String {
+fn page(
+    next: &NextStep,
+    (job, workers): (&Job, &BTreeMap<WorkerId, String>),
+    tasks: &[Task],
+    events: &[Event],
+) -> String {
+    let gang = Asked::of(job).is_gang();
     let mut page = String::new();
     let mut field = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -73,8 +84,8 @@ fn page(next: &NextStep, (job, worker): (&Job, Option<&str>), tasks: &[Task], ev
         let steps = array::next_steps(job, &progress, next).join(" · ");
         field("children", Some(format!("{} · {steps}", array::counts(&progress))));
     }
-    let named = worker.map(|name| format!("{name} ")).unwrap_or_default();
-    field("worker", job.worker.map(|id| format!("{named}{id}")));
+    let named = |id: WorkerId| workers.get(&id).map(|name| format!("{name} ")).unwrap_or_default();
+    field("worker", job.worker.filter(|_| !gang).map(|id| format!("{}{id}", named(id))));
     field("submitted", Some(moment(job.submitted_at)));
     field("started", job.started_at.map(moment));
     field("ended", job.ended_at.map(moment));
@@ -123,7 +134,13 @@ fn page(next: &NextStep, (job, worker): (&Job, Option<&str>), tasks: &[Task], ev
     }
     for task in tasks {
         let end = task.end.as_ref().map(|end| format!(" ({})", end.reason.word())).unwrap_or_default();
-        field("task", Some(format!("{} attempt {} {}{end}", task.id, task.attempt, task.state.word())));
+        let rank = if gang {
+            format!(" rank {} on {}{}", task.rank, named(task.worker), task.worker)
+        } else {
+            String::new()
+        };
+        let attempt = task.attempt;
+        field("task", Some(format!("{} attempt {attempt}{rank} {}{end}", task.id, task.state.word())));
     }
     if !events.is_empty() {
         page += "\n";

@@ -12,6 +12,7 @@ mod fault_matrix;
 mod files;
 mod flood;
 mod full_streams;
+mod gangs;
 mod hostile_clients;
 mod hostile_programs;
 mod house;
