@@ -40,7 +40,7 @@ pub use pass::{Pass, Placed, Preemption};
 pub use placer::{Placer, QuotaLack};
 pub use policy::{Policy, ProjectPolicy};
 pub use pool::{Capacity, Holding, Place, Pool, PoolError, PoolWorker};
-pub use profiles::PROFILES;
+pub use profiles::{PROFILES, vendor_of};
 pub use queue::{Queue, QueuedJob};
 pub use reservations::{Reservation, Reservations, ReservedPart};
 pub use shares::Shares;

@@ -12,6 +12,7 @@ mod fault_matrix;
 mod files;
 mod flood;
 mod full_streams;
+mod gpus;
 mod hostile_clients;
 mod hostile_programs;
 mod house;
@@ -21,6 +22,8 @@ mod leaving;
 mod logs;
 mod newcomers;
 mod next_steps;
+#[path = "../support/nvml_stub.rs"]
+mod nvml_stub;
 mod processes;
 mod refusals;
 mod rejoining;
