@@ -15,6 +15,7 @@ mod frameworks;
 mod gpus;
 mod input;
 mod models;
+mod outlook;
 mod pass;
 mod placer;
 mod policy;
@@ -25,6 +26,7 @@ mod queue;
 mod reservations;
 pub mod shares;
 mod suggest;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +38,7 @@ pub(super) use fit::Bytes;
 pub use fit::{GpuCensus, Lack};
 pub use gpus::{GpuKind, GpuUuid, PoolGpu, Unsuited};
 pub use input::Input;
+pub use outlook::{Never, Outlook};
 pub use pass::{Pass, Placed, Preemption};
 pub use placer::{Placer, QuotaLack};
 pub use policy::{Policy, ProjectPolicy};
