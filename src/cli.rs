@@ -16,6 +16,7 @@ mod explain;
 mod fetch;
 mod fleet;
 mod follow;
+mod gpus;
 mod hand_over;
 mod job_choice;
 mod jobs;

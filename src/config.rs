@@ -17,6 +17,7 @@ use crate::contract::pin::Pin;
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::domain::offered_gpus::OfferedGpus;
 use crate::domain::placement::Policy;
 
 pub use error::ConfigError;
@@ -72,6 +73,8 @@ pub struct Settings {
     pub worker_cpus_millis: Option<u32>,
     /// Whether jobs may name variables and files of this worker as secrets.
     pub allow_spec_secret_refs: bool,
+    /// Which GPUs a worker of this machine offers.
+    pub worker_gpus: OfferedGpus,
     /// The library that is asked about NVIDIA GPUs; `off` = none.
     pub nvml: Option<String>,
     /// Processes and threads a task of the local worker may have; `None` = a part of what the kernel has.

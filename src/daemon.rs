@@ -159,6 +159,7 @@ fn start_worker(
     worker.log_limits = options.settings.log_limits;
     worker.task_pids_max = options.settings.task_pids_max;
     worker.gpus.nvml = Nvml::of_setting(options.settings.nvml.as_deref());
+    worker.gpus.offered = options.settings.worker_gpus.clone();
     worker.known = known_worker(house)?;
     Ok(Worker::start(worker, Arc::new(channel))?)
 }

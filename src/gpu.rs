@@ -19,6 +19,8 @@ mod watch;
 
 use std::path::PathBuf;
 
+use crate::domain::offered_gpus::OfferedGpus;
+
 pub use devices::Devices;
 pub use error::{GpuError, GrantError};
 pub use probe::{PROBE_NAME, run_if_probe};
@@ -34,6 +36,8 @@ pub struct GpuOptions {
     pub sysfs: PathBuf,
     /// Where `rocm-smi` is looked for when there are AMD GPUs; absent: in the usual places.
     pub rocm_smi: Option<PathBuf>,
+    /// Which of them are offered.
+    pub offered: OfferedGpus,
     /// Where the locks of GPUs lie; see [`locks`].
     pub lock_folders: Vec<PathBuf>,
 }
@@ -45,6 +49,7 @@ impl Default for GpuOptions {
             binary: None,
             sysfs: "/sys".into(),
             rocm_smi: None,
+            offered: OfferedGpus::All,
             lock_folders: locks::PLACES.map(PathBuf::from).into(),
         }
     }

@@ -17,6 +17,7 @@ mod knowledge;
 mod metrics;
 mod newcomers;
 mod openapi;
+mod outlook;
 mod query;
 mod reading;
 mod references;

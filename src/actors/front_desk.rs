@@ -15,9 +15,9 @@ use tracing::error;
 
 use super::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, Explain, ExplainQueue,
-    Heartbeat, ListWorkers, MakeToken, PrepareStop, PurgeJob, RecordAct, RecordUpload, RegisterWorker,
-    ReportTasks, ResumeWorker, RevokeToken, RevokeWorker, SpendToken, StorageLevel, SubmitJobs, WatchJob,
-    WhoHolds, WhyHeld, WorkerRefusal,
+    Heartbeat, ListWorkers, LookAhead, MakeToken, PrepareStop, PurgeJob, RecordAct, RecordUpload,
+    RegisterWorker, ReportTasks, ResumeWorker, RevokeToken, RevokeWorker, SpendToken, StorageLevel,
+    SubmitJobs, WatchJob, WhoHolds, WhyHeld, WorkerRefusal,
 };
 use super::messages::send;
 use super::messages::worker_session::{Describe, Gathering, NewSession, OpenSession, SessionPorts};
@@ -70,6 +70,8 @@ pub struct DeskTells {
     pub explain_queue: Recipient<ExplainQueue>,
     /// The scheduler.
     pub explain: Recipient<Explain>,
+    /// The scheduler.
+    pub look_ahead: Recipient<LookAhead>,
 }
 
 /// See the module.
@@ -169,6 +171,7 @@ pass_on! {
     StorageLevel to storage,
     ExplainQueue to explain_queue,
     Explain to explain,
+    LookAhead to look_ahead,
 }
 
 macro_rules! pass_to_session {

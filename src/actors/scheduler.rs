@@ -5,14 +5,14 @@
 //! Never: decides; the supervisor disposes of every proposal.
 //! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `CapacityFreed`,
 //! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
-//! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`, `Explain`).
+//! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`, `Explain`, `LookAhead`).
 //! Tells: the supervisor (`PlacementProposed`).
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use tracing::error;
 
-use super::messages::front_desk::{Explain, ExplainQueue, NoSuchWorker, Question};
+use super::messages::front_desk::{Explain, ExplainQueue, LookAhead, NoSuchWorker, Question};
 use super::messages::job_supervisor::PlacementProposed;
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
@@ -163,6 +163,15 @@ impl Handler<Explain> for Scheduler {
             }
         };
         send(asked.reply, answer);
+    }
+}
+
+impl Handler<LookAhead> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, asked: LookAhead, _: &mut Self::Context) {
+        let outlooks = asked.shapes.iter().map(|(project, shape)| self.placer.outlook(project, shape));
+        send(asked.reply, outlooks.collect());
     }
 }
 

@@ -67,6 +67,14 @@ pub enum CliError {
         /// Each at what was typed.
         faults: Vec<Fault>,
     },
+    /// No worker could ever take the job.
+    #[error("{detail}")]
+    NoWorkerFits {
+        /// What each of them lacks.
+        detail: String,
+        /// The smallest change, at what was typed.
+        faults: Vec<Fault>,
+    },
     /// Neither argv nor a spec.
     #[error("there is nothing to run: put the command after `--`, or give --shell or --spec")]
     NothingToRun,
@@ -376,7 +384,7 @@ impl CliError {
                 faults => faults,
             },
             CliError::Join(error) => error.faults(),
-            CliError::SpecFaults { faults, .. } => faults.as_slice(),
+            CliError::SpecFaults { faults, .. } | CliError::NoWorkerFits { faults, .. } => faults.as_slice(),
             CliError::SpecRefused { faults } if faults.len() > 1 => faults.as_slice(),
             _ => &[],
         };

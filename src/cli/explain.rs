@@ -14,7 +14,8 @@ use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, tail};
 use super::spec_building;
 use crate::client::Call;
-use crate::contract::explain::{Explanation, Verdict};
+use crate::contract::explain::{Explanation, Verdict, WaitingFor};
+use crate::contract::quantity::Seconds;
 
 /// `gpulayer explain`.
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitStatus, CliError> {
@@ -74,6 +75,12 @@ fn page(what: &str, explanation: &Explanation) -> String {
         let name = if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") };
         line(&name, &format!("{}: {}", named(&answer.workers), answer.reason));
     }
+    if let Some(waiting) = &explanation.waiting_for {
+        line("waits for", &format!("{} (on {})", held(waiting), waiting.worker));
+    }
+    if let Some(untested) = &explanation.untested {
+        line("untested", untested);
+    }
     match explanation.ahead {
         None => {}
         Some(0) => line("queue", "no job is served before it"),
@@ -101,6 +108,35 @@ fn page(what: &str, explanation: &Explanation) -> String {
     page
 }
 
+/// `1 GPU: held by job …a7kq2b (alice), up to 40 min`.
+pub(super) fn held(waiting: &WaitingFor) -> String {
+    let named = waiting.held_by.iter().map(|holder| match (holder.job, &holder.submitted_by) {
+        (Some(job), Some(whose)) => format!("job …{} ({whose})", tail(job)),
+        (Some(job), None) => format!("job …{}", tail(job)),
+        (None, _) => "a job that is not yours to see".to_owned(),
+    });
+    let mut holders: Vec<String> = named.collect();
+    if waiting.more > 0 {
+        holders.push(format!("{} more", waiting.more));
+    }
+    let last = holders.pop().unwrap_or_default();
+    let holders = if holders.is_empty() { last } else { format!("{} and {last}", holders.join(", ")) };
+    let up_to = match waiting.up_to_s {
+        Some(left) => format!("up to {}", at_most(left)),
+        None => "nobody knows for how long".to_owned(),
+    };
+    format!("{}: held by {holders}, {up_to}", waiting.what)
+}
+
+/// Rounded up, as one says it.
+fn at_most(left: Seconds) -> String {
+    match left.millis().div_ceil(1000) {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds.div_ceil(60)),
+        seconds => format!("{} h", seconds.div_ceil(3_600)),
+    }
+}
+
 /// The first names of many.
 fn named(workers: &[String]) -> String {
     const SHOWN: usize = 4;
@@ -113,7 +149,7 @@ fn named(workers: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::explain::{ReservedPlace, Suggestion, WorkersAnswer};
+    use crate::contract::explain::{Holder, ReservedPlace, Suggestion, WorkersAnswer};
     use crate::contract::quantity::Timestamp;
 
     #[test]
@@ -137,6 +173,21 @@ mod tests {
             ahead: Some(3),
             quota: None,
             reservation: Some(ReservedPlace { workers: names(&["a1"]), free_by: None }),
+            waiting_for: Some(WaitingFor {
+                what: "4 GPUs".into(),
+                worker: "a1".into(),
+                held_by: vec![
+                    Holder {
+                        job: Some("job_01hf7yat00e2g0000000a7kq2b".parse().unwrap()),
+                        submitted_by: Some("alice".into()),
+                        up_to_s: Some(Seconds::new(60)),
+                    },
+                    Holder { job: None, submitted_by: None, up_to_s: None },
+                ],
+                more: 2,
+                up_to_s: Some(Seconds::new(2401)),
+            }),
+            untested: None,
             starts_by: Some(Timestamp::from_micros(1_700_000_000_000_000)),
             suggestions: vec![Suggestion {
                 change: "4 GPUs instead of 8".into(),
@@ -149,6 +200,7 @@ mod tests {
         job …a7kq2b has to wait
           6 workers   a1, a2, a3, a4 and 2 more: needs 8 GPUs, 4 free of 8 (4 held by tasks)
           1 worker    login: needs 8 GPUs, has none
+          waits for   4 GPUs: held by job …a7kq2b (alice), a job that is not yours to see and 2 more, up to 41 min (on a1)
           queue       3 jobs are served before it
           reserved    a1
           starts by   22:13:20, if every job before it takes all the time it may

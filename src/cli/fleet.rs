@@ -1,5 +1,6 @@
 //! How workers look in a table: what they hold, how their machines fare, and what is odd about them.
 
+use super::gpus;
 use super::shown::{harmless, moment, size, span};
 use crate::clock;
 use crate::contract::worker::{Worker, WorkerState};
@@ -10,8 +11,20 @@ const SHOWN_TAIL: usize = 6;
 const CLOCK_IS_RIGHT_MILLIS: u64 = 1000;
 
 /// The columns of [`row`].
-pub(super) const HEADER: [&str; 11] =
-    ["WORKER", "NAME", "STATE", "TASKS", "CPUS", "LOAD", "MEMORY", "DISK FREE", "VERSION", "SEEN", "NOTE"];
+pub(super) const HEADER: [&str; 12] = [
+    "WORKER",
+    "NAME",
+    "STATE",
+    "TASKS",
+    "CPUS",
+    "GPUS",
+    "LOAD",
+    "MEMORY",
+    "DISK FREE",
+    "VERSION",
+    "SEEN",
+    "NOTE",
+];
 
 /// One worker in a line. `server` is the server's version; `has_namesake`: its name is another's too, so its machine is
 /// said.
@@ -28,6 +41,7 @@ pub(super) fn row(worker: &Worker, server: Option<&str>, has_namesake: bool) -> 
         word(worker.state).to_owned(),
         worker.tasks.len().to_string(),
         worker.capabilities.cpus.to_string(),
+        gpus::count(&worker.capabilities.gpus),
         telemetry.load.map(|load| format!("{load:.1}")).unwrap_or_default(),
         match telemetry.memory_available_bytes {
             Some(available) => format!("{} free of {total}", size(available)),
@@ -126,6 +140,7 @@ mod tests {
                 "unhealthy",
                 "0",
                 "2",
+                "",
                 "1.2",
                 "1.5 GB free of 4.0 GB",
                 "0 B",

@@ -1,5 +1,6 @@
 //! `resources detect`: what this machine has, as its worker would see it. Starts no daemon and changes nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::screen::{print, print_json, table};
 use super::shown::size;
-use crate::contract::gpu::{Gpu, GpuStanding, Interpreter};
+use crate::contract::gpu::{Gpu, Interpreter};
 use crate::contract::spec::MemoryKind;
 use crate::contract::worker::{Capabilities, EnforcedLimits, TreeKill};
 use crate::domain::gpus::{Whose, groups};
@@ -37,6 +38,8 @@ struct Found {
     numa_nodes: usize,
     disk: Option<Disk>,
     gpus: Vec<Gpu>,
+    /// Those that a worker here would offer (`worker_gpus`), by uuid.
+    offered: BTreeSet<String>,
     faults: Vec<String>,
     interpreters: Vec<Interpreter>,
     limits: EnforcedLimits,
@@ -53,7 +56,8 @@ struct Disk {
 /// `gpulayer resources detect`.
 pub(super) async fn detect(context: &Context, args: &DetectArgs) -> Result<ExitStatus, CliError> {
     let nvml = Nvml::of_setting(context.settings.nvml.as_deref());
-    let (gpus, faults) = gpus(GpuOptions { nvml, ..GpuOptions::default() }).await;
+    let (gpus, faults) = found_gpus(GpuOptions { nvml, ..GpuOptions::default() }).await;
+    let offered = context.settings.worker_gpus.of(&gpus);
     let mut pythons: Vec<String> = args.pythons.iter().map(|path| path.display().to_string()).collect();
     if pythons.is_empty() {
         pythons.extend(frameworks::on_path());
@@ -77,6 +81,7 @@ pub(super) async fn detect(context: &Context, args: &DetectArgs) -> Result<ExitS
         numa_nodes: numa_nodes(),
         disk: disk(&context.settings.places.state),
         gpus,
+        offered,
         faults,
         interpreters: looked.await.unwrap_or_default(),
         limits: offers.limits,
@@ -90,7 +95,7 @@ pub(super) async fn detect(context: &Context, args: &DetectArgs) -> Result<ExitS
 }
 
 /// With who uses them: all are outsiders here.
-async fn gpus(options: GpuOptions) -> (Vec<Gpu>, Vec<String>) {
+async fn found_gpus(options: GpuOptions) -> (Vec<Gpu>, Vec<String>) {
     let whose = Box::new(|_| Whose::Outsider);
     match Devices::start(options, None, Locks::of_host(), whose, GPUS_WITHIN) {
         Ok(devices) => (devices.inventory().await, devices.faults()),
@@ -144,9 +149,14 @@ fn page(found: &Found) -> Result<(), CliError> {
     for fault in &found.faults {
         print(&format!("          {fault}"))?;
     }
+    if found.offered.len() < found.gpus.len() {
+        let (offered, all) = (found.offered.len(), found.gpus.len());
+        print(&format!("          {offered} of {all} are offered (`worker_gpus`)"))?;
+    }
     if !found.gpus.is_empty() {
         print("")?;
-        let rows: Vec<Vec<String>> = found.gpus.iter().map(gpu_row).collect();
+        let rows: Vec<Vec<String>> =
+            found.gpus.iter().map(|gpu| gpu_row(gpu, found.offered.contains(&gpu.uuid))).collect();
         table(&["GPU", "MODEL", "MEMORY", "COMPUTE", "PCI", "NUMA", "NOW"], &rows)?;
     }
     print("")?;
@@ -201,15 +211,13 @@ fn gpus_in_words(gpus: &[Gpu]) -> String {
     format!("{}{driver}{links}", gpus.len())
 }
 
-fn gpu_row(gpu: &Gpu) -> Vec<String> {
+fn gpu_row(gpu: &Gpu, offered: bool) -> Vec<String> {
     let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let unified = if gpu.memory_kind == MemoryKind::Unified { " unified" } else { "" };
-    let now = match &gpu.standing {
-        GpuStanding::Ready => "ready".to_owned(),
-        GpuStanding::BusyOutside { pids } => format!("used by {}", list(pids)),
-        GpuStanding::Wedged { pids } => format!("memory held by {}", list(pids)),
-        GpuStanding::Unhealthy { why } => why.clone(),
-    };
+    let mut now = super::gpus::standing(&gpu.standing);
+    if !offered {
+        now.push_str(", not offered");
+    }
     vec![
         gpu.index.to_string(),
         gpu.model.clone(),
@@ -219,10 +227,6 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
         or_nothing(gpu.numa_node.map(|node| node.to_string())),
         now,
     ]
-}
-
-fn list(pids: &[u32]) -> String {
-    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn interpreter_rows(interpreter: &Interpreter) -> Vec<Vec<String>> {

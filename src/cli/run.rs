@@ -17,6 +17,7 @@ use super::contact::Contact;
 use super::dry_run;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
+use super::explain;
 use super::fetch;
 use super::follow::{LogPrinter, end_of, log_to_end};
 use super::hand_over;
@@ -32,9 +33,10 @@ use super::typed::Typed;
 use super::verdict::{noticed, undeclared, verdict};
 use crate::client::{Call, Client, ClientError, Endpoint};
 use crate::contract::error_code::ErrorCode;
+use crate::contract::explain::Explanation;
 use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState, LEFT_OUT_HEADER, LeftOutOfSource};
-use crate::contract::problem::Warning;
+use crate::contract::problem::{Problem, Warning};
 use crate::domain::placement;
 use crate::domain::spec::{self, ReadOptions};
 use crate::domain::verdict::left_out;
@@ -94,7 +96,7 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Result<ExitS
 
 async fn submit_alone(context: &Context, server: &Server, args: &SpecArgs) -> Result<ExitStatus, CliError> {
     let packed = packed(context, server, args)?;
-    if let Some(submitted) = submitted(context, server, args, packed).await? {
+    if let Some(submitted) = submitted(context, server, args, packed, Impossible::Waits).await? {
         print_id(context, submitted.id, &submitted.whole)?;
     }
     Ok(ExitStatus::SUCCESS)
@@ -110,11 +112,15 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus,
     let packed = packed(context, &server, &args.spec)?;
     // From here on an interrupt is meant for the job, also while it is being submitted.
     let interrupts = Interrupts::listen()?;
-    let submitted = match submitted(context, &server, &args.spec, packed).await {
+    let submitted = match submitted(context, &server, &args.spec, packed, Impossible::IsRefused).await {
         Ok(Some(submitted)) => submitted,
         Ok(None) => return Ok(ExitStatus::SUCCESS),
         // Nothing ran, so there is no status of its own to end with.
-        Err(error @ (CliError::Client(ClientError::Refused(_)) | CliError::SpecRefused { .. })) => {
+        Err(
+            error @ (CliError::Client(ClientError::Refused(_))
+            | CliError::SpecRefused { .. }
+            | CliError::NoWorkerFits { .. }),
+        ) => {
             say(error.rendered(&context.next()).trim_end());
             return Ok(ExitStatus::NO_STATUS);
         }
@@ -183,12 +189,22 @@ fn packed(context: &Context, server: &Server, args: &SpecArgs) -> Result<(Draft,
     Ok((draft, baggage))
 }
 
+/// What becomes of a job that no worker could ever take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Impossible {
+    /// It is queued all the same, and warned about.
+    Waits,
+    /// It is not accepted: somebody sits and waits for it.
+    IsRefused,
+}
+
 /// Sends along what the spec needs, and submits it; `None` after a dry run.
 async fn submitted(
     context: &Context,
     server: &Server,
     args: &SpecArgs,
     (mut draft, baggage): (Draft, Baggage),
+    impossible: Impossible,
 ) -> Result<Option<Submitted>, CliError> {
     for after in std::mem::take(&mut draft.after) {
         let dependency = dependency(&server.client, &after).await?;
@@ -227,7 +243,13 @@ async fn submitted(
         if !baggage.left_out().is_empty() {
             call = call.header(LEFT_OUT_HEADER, &ascii_json(baggage.left_out()));
         }
-        Ok::<_, CliError>(if options.strict { call.header("prefer", "handling=strict") } else { call })
+        let strict = options.strict.then_some("handling=strict");
+        let refuse = (impossible == Impossible::IsRefused).then_some("impossible=refuse");
+        let preferred: Vec<_> = strict.into_iter().chain(refuse).collect();
+        Ok::<_, CliError>(match preferred.as_slice() {
+            [] => call,
+            preferred => call.header("prefer", &preferred.join(", ")),
+        })
     };
     // The server has the last word, as it may be newer; but nothing is sent along with what looks faulty from here.
     if faults.is_none() {
@@ -239,6 +261,10 @@ async fn submitted(
         answer = hand_over::answer(context, server, &call()?).await;
     }
     let answer = answer.map_err(|error| match error {
+        CliError::Client(ClientError::Refused(problem)) if problem.code == ErrorCode::NoWorkerFits => {
+            let Problem { detail, errors, .. } = *problem;
+            CliError::NoWorkerFits { detail, faults: typed.faults(errors) }
+        }
         CliError::Client(ClientError::Refused(mut problem)) if !problem.errors.is_empty() => {
             if faults.is_some() {
                 // Nothing was sent on purpose; that it is not there is no fault of what was typed.
@@ -413,6 +439,17 @@ async fn followed(
     Ok(ExitStatus::of_job(&job))
 }
 
+/// `1 GPU: held by job …a7kq2b (alice), up to 40 min`; `None` when it is not tasks that the job waits for, or the server
+/// does not say.
+async fn waiting_for(client: &Client, id: JobId) -> Option<String> {
+    let explanation: Explanation = client.get(&format!("/v1/jobs/{id}/explain")).await.ok()?;
+    // Its turn comes later, whoever holds what.
+    if explanation.quota.is_some() || explanation.ahead.is_some_and(|ahead| ahead > 0) {
+        return None;
+    }
+    explanation.waiting_for.as_ref().map(explain::held)
+}
+
 /// Why a job waits, said once and again when it changes.
 #[derive(Default)]
 struct WaitReason {
@@ -428,7 +465,10 @@ impl WaitReason {
         self.started = !matches!(job.state, JobState::Queued | JobState::Provisioning);
         let reason = job.queue_reason.filter(|reason| *reason != self.said);
         if let (false, Some(reason)) = (self.started, reason) {
-            say(&format!("waiting: {}", harmless(&reason, false)));
+            say(&match waiting_for(client, id).await {
+                Some(waiting) => format!("waiting for {}", harmless(&waiting, false)),
+                None => format!("waiting: {}", harmless(&reason, false)),
+            });
             if !self.told && placement::never_fits(&reason) {
                 self.told = true;
                 let cancel = next.command(&format!("cancel {}", tail(id)));

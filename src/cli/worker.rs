@@ -10,6 +10,7 @@ use super::args::WorkerCommand;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::fleet::{HEADER, notes, row, short_id, version, word};
+use super::gpus;
 use super::job_choice::{all, one};
 use super::next_step::NextStep;
 use super::quantities;
@@ -188,6 +189,10 @@ fn page(next: &NextStep, (worker, called): (&Worker, &str), tasks: &[Live], serv
     // Whatever it says it has, also what newer workers add.
     if let Ok(Value::Object(capabilities)) = serde_json::to_value(&worker.capabilities) {
         for (name, value) in capabilities {
+            if name == "gpus" {
+                worker.capabilities.gpus.iter().for_each(|gpu| field("gpu", &gpus::line(gpu)));
+                continue;
+            }
             match said(&name, &value) {
                 text if text.is_empty() => {}
                 text if name == "version" => field(&name, &version(&text, server)),

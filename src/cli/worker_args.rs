@@ -39,6 +39,10 @@ pub(super) struct WorkerArgs {
     /// Main memory, such as 16GiB [default: what there is]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, help_heading = "What it offers")]
     pub(super) memory: Option<String>,
+    /// GPUs: `all`, `none`, how many, or places in PCI order and uuids with commas between; `3,` is the one in place 3
+    /// [default: the setting `worker_gpus`, all]
+    #[arg(long, value_name = "N|LIST|none", help_heading = "What it offers")]
+    pub(super) gpus: Option<String>,
     /// A Python interpreter; may be repeated
     #[arg(long = "python", value_name = "PATH", help_heading = "What it offers")]
     pub(super) pythons: Vec<PathBuf>,

@@ -11,6 +11,7 @@ use crate::contract::pin::Pin;
 use crate::contract::quantity::Seconds;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::domain::offered_gpus::OfferedGpus;
 use crate::domain::placement::Policy;
 use crate::domain::spec::{human, nearest};
 use crate::short_file;
@@ -28,6 +29,7 @@ enum Kind {
     Switch,
     Names,
     Pins,
+    Gpus,
 }
 
 impl Kind {
@@ -40,6 +42,9 @@ impl Kind {
             Kind::Bytes => "a number of bytes, or a size such as `2GiB`",
             Kind::Seconds => "a number of seconds above 0",
             Kind::Cpus => "a number of CPUs above 0 with up to 3 decimals",
+            Kind::Gpus => {
+                "`all`, `none`, how many, or a list of places in PCI order and uuids (as text with commas between)"
+            }
             Kind::Switch => "`true` or `false`",
             Kind::Names => "host names or addresses, with commas between",
             Kind::Pins => "pins, each `sha256:` and 64 hex digits, with commas between",
@@ -95,6 +100,7 @@ settings! {
     "log_refill_bytes_per_s" "GPULAYER_LOG_REFILL_BYTES_PER_S" "16384" Bytes "What a task's log budget gets back every second.";
     "log_full_max_bytes" "GPULAYER_LOG_FULL_MAX_BYTES" "1073741824" Bytes "So much of a task's whole text is kept as its log artifact.";
     "worker_cpus" "GPULAYER_WORKER_CPUS" "" Cpus "CPUs the daemon's own worker offers; all of the machine's when not set.";
+    "worker_gpus" "GPULAYER_WORKER_GPUS" "all" Gpus "GPUs a worker of this machine offers: `all`, `none`, how many (the first in PCI order), or a list of places in PCI order and uuids (`[0, 3]`; as text `0,3`, and `3,` for the one in place 3). `join --gpus` beats it.";
     "nvml" "GPULAYER_NVML" "" Text "The library by which a worker of this machine asks about NVIDIA GPUs: a path, or `off` to leave them alone; the driver's own `libnvidia-ml.so.1` when not set.";
     "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
     "task_pids_max" "GPULAYER_TASK_PIDS_MAX" "" Count "Processes and threads a task of the daemon's own worker may have at once, where the machine can hold it to that (`docs/OPERATING.md`, Limits); half of what the kernel numbers, and at most 32768, when not set.";
@@ -179,6 +185,7 @@ pub(super) fn settle(
             let millis = (number(value)? * 1000.0).round();
             (1.0..=4e9).contains(&millis).then_some(millis as u32)
         })?,
+        worker_gpus: given.required("worker_gpus", offered_gpus)?,
         nvml: given.text("nvml")?,
         allow_spec_secret_refs: given.required("allow_spec_secret_refs", |value| match value {
             Value::Boolean(set) => Some(*set),
@@ -252,6 +259,23 @@ fn words(value: &Value) -> Option<Vec<String>> {
         Value::String(text) => {
             let words = text.split([',', ' ']).filter(|word| !word.is_empty());
             Some(words.map(str::to_owned).collect())
+        }
+        _ => None,
+    }
+}
+
+fn offered_gpus(value: &Value) -> Option<OfferedGpus> {
+    match value {
+        Value::String(text) => text.parse().ok(),
+        Value::Integer(count) => u32::try_from(*count).ok().map(OfferedGpus::First),
+        Value::Array(items) => {
+            let word = |item: &Value| match item {
+                Value::String(word) => Some(word.clone()),
+                Value::Integer(place) => Some(place.to_string()),
+                _ => None,
+            };
+            let words: Option<Vec<String>> = items.iter().map(word).collect();
+            OfferedGpus::these(words?.iter().map(String::as_str)).ok()
         }
         _ => None,
     }

@@ -75,6 +75,7 @@ error_codes! {
     RangeNotSatisfiable "range_not_satisfiable" 416 false "The range lies outside the artifact.",
     InvalidSpec "invalid_spec" 422 false "The spec has faults.",
     InvalidRequest "invalid_request" 422 false "The request has faults.",
+    NoWorkerFits "no_worker_fits" 422 false "No worker that is known could ever take the job.",
     NotSupported "not_supported" 422 false "This build does not have that yet.",
     DigestMismatch "digest_mismatch" 422 false "The bytes do not have the digest they were sent under.",
     IdempotencyKeyReused "idempotency_key_reused" 422 false "The key was used with another body.",

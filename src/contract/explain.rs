@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::JobId;
-use super::quantity::Timestamp;
+use super::quantity::{Seconds, Timestamp};
 
 /// How a job stands to the workers there are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -24,6 +24,13 @@ pub struct Explanation {
     /// What is reserved for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservedPlace>,
+    /// What is missing on the worker that could take it the soonest, and who holds that; absent when it is not tasks that
+    /// it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
+    /// What is to be said of the support of the best worker that could ever take it, when no test covers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untested: Option<String>,
     /// When it starts at the latest, if every job before it takes all the time it may and no worker goes; absent when
     /// nobody can know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,6 +70,37 @@ pub struct ReservedPlace {
     /// When they are free at the latest; absent when nobody knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_by: Option<Timestamp>,
+}
+
+/// What a job waits for, on one worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingFor {
+    /// `1 GPU`, `2 CPUs`, `16 GiB of memory`.
+    pub what: String,
+    /// The worker's name.
+    pub worker: String,
+    /// Whose tasks have to end, those that end the soonest first; a few of them.
+    pub held_by: Vec<Holder>,
+    /// So many more.
+    #[serde(default)]
+    pub more: u64,
+    /// All of them have ended after so long; absent when nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to_s: Option<Seconds>,
+}
+
+/// A job with a task that holds what another waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Holder {
+    /// Which; absent when whoever asks may not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
+    /// Whose; absent with `job`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_by: Option<String>,
+    /// It has ended after so long; absent when nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to_s: Option<Seconds>,
 }
 
 /// A change of the spec.

@@ -386,6 +386,21 @@ pub struct GpuRequest {
     pub share: Option<String>,
 }
 
+impl GpuRequest {
+    /// So many, whatever they are.
+    pub const fn of(count: GpuCount) -> Self {
+        Self {
+            count,
+            vendor: None,
+            memory_bytes: None,
+            memory_kind: None,
+            models: Vec::new(),
+            min_compute_capability: None,
+            share: None,
+        }
+    }
+}
+
 /// `n` or `"all"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]

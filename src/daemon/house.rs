@@ -133,7 +133,8 @@ impl House {
             prepare_stop: supervisor.clone().recipient(),
             storage: supervisor.recipient(),
             explain_queue: scheduler.clone().recipient(),
-            explain: scheduler.recipient(),
+            explain: scheduler.clone().recipient(),
+            look_ahead: scheduler.recipient(),
         };
         let desk = FrontDesk::new(desk_tells, timing, remembered, open_session).start();
         Ok(Self { desk, journal, durability, reads, credentials, counters, started_at })

@@ -68,6 +68,7 @@ fn client_desk(desk: &Addr<FrontDesk>) -> Desk {
         watch_job: desk.clone().recipient(),
         explain_queue: desk.clone().recipient(),
         explain: desk.clone().recipient(),
+        look_ahead: desk.clone().recipient(),
         count_jobs: desk.clone().recipient(),
         who_holds: desk.clone().recipient(),
         why_held: desk.clone().recipient(),

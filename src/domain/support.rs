@@ -1,6 +1,8 @@
 //! How far each platform is supported: one table, printed into `docs/SUPPORT.md`, shown by `gpulayer resources detect`,
 //! and there for whoever places jobs.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use crate::contract::gpu::GpuVendor;
@@ -120,6 +122,43 @@ pub fn support(os: &str, arch: &str, vendor: Option<GpuVendor>) -> Option<&'stat
         .find(|row| row.os == os && (row.arch.is_empty() || row.arch == arch) && row.vendor == vendor)
 }
 
+/// That tasks somewhere are supported less than by tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortfall {
+    /// How far they are.
+    pub level: Level,
+    what: String,
+    because: &'static str,
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { level, what, because } = self;
+        write!(f, "{what}: support is `{}` only ({because}), no test covers it", level.word())
+    }
+}
+
+/// What is to be said of tasks on a machine, on its GPUs of a vendor or without any; `None` = tests run them.
+pub fn shortfall(os: &str, arch: &str, vendor: Option<GpuVendor>) -> Option<Shortfall> {
+    let unheard = |vendor: Option<GpuVendor>| Shortfall {
+        level: Level::Detected,
+        what: match vendor {
+            Some(vendor) => format!("GPUs of {} on {os} {arch}", vendor.word()),
+            None => format!("{os} {arch}"),
+        },
+        because: "nobody has thought of it",
+    };
+    let of = |vendor: Option<GpuVendor>| match support(os, arch, vendor) {
+        Some(row) if row.level >= Level::Tested => None,
+        Some(row) => Some(Shortfall { level: row.level, what: row.what.to_owned(), because: row.because }),
+        None => Some(unheard(vendor)),
+    };
+    // The lesser of both: GPUs are of no use on a system that is not supported.
+    let without = of(None);
+    let with = vendor.and_then(|vendor| of(Some(vendor)));
+    [with, without].into_iter().flatten().min_by_key(|shortfall| shortfall.level)
+}
+
 /// The page `docs/SUPPORT.md`.
 pub fn markdown() -> String {
     let mut page = String::from(
@@ -153,6 +192,21 @@ mod tests {
         assert_eq!(support("linux", "riscv64", Some(GpuVendor::Amd)).unwrap().level, Level::Implemented);
         assert_eq!(support("linux", "riscv64", None), None);
         assert_eq!(support("windows", "x86_64", None), None);
+    }
+
+    #[test]
+    fn what_no_test_covers_is_said_of_the_weaker_part() {
+        assert_eq!(shortfall("linux", "x86_64", None), None);
+        assert_eq!(shortfall("linux", "x86_64", Some(GpuVendor::Nvidia)), None);
+        let said = |os, arch, vendor| shortfall(os, arch, vendor).unwrap().to_string();
+        let amd = said("linux", "x86_64", Some(GpuVendor::Amd));
+        assert!(amd.starts_with("GPUs of AMD with ROCm: support is `implemented` only"), "{amd}");
+        assert!(said("linux", "aarch64", None).starts_with("Linux, ARM 64: support is `implemented`"));
+        assert!(
+            said("linux", "x86_64", Some(GpuVendor::Apple))
+                .starts_with("GPUs of apple on linux x86_64: support is `detected`")
+        );
+        assert!(said("plan9", "mips", None).starts_with("plan9 mips: support is `detected`"));
     }
 
     #[test]

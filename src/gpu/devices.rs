@@ -1,7 +1,7 @@
 //! The GPUs of a worker: how each stands, who has it, and its lock. A task gets its GPUs after a fresh look and with
 //! their locks, and they go to the next one only when a look has seen that nothing of the last is left on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -20,6 +20,7 @@ use super::watch::{Ask, Look, Watch};
 use crate::contract::gpu::{Gpu, GpuStanding, GpuVendor};
 use crate::contract::ids::TaskId;
 use crate::domain::gpus::{self, Keeper, User, Whose};
+use crate::domain::offered_gpus::OfferedGpus;
 
 /// A driver gives memory back within a second or two of a program's end.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
@@ -43,11 +44,14 @@ pub(super) struct Shared {
     locks: Locks,
     whose: WhoseProcess,
     begun: watch::Sender<bool>,
+    choice: OfferedGpus,
 }
 
 #[derive(Default)]
 struct State {
     inventory: Inventory,
+    /// Those that are offered, by uuid.
+    offered: BTreeSet<String>,
     devices: BTreeMap<String, Device>,
 }
 
@@ -81,7 +85,8 @@ impl Devices {
     ) -> io::Result<Self> {
         let (asks, asked) = mpsc::channel();
         let (begun, beginning) = watch::channel(false);
-        let shared = Arc::new(Shared { state: Mutex::default(), locks, whose, begun });
+        let choice = options.offered.clone();
+        let shared = Arc::new(Shared { state: Mutex::default(), locks, whose, begun, choice });
         let watch = Watch {
             options,
             remembered: Remembered::in_folder(folder),
@@ -98,11 +103,12 @@ impl Devices {
         let (asks, _) = mpsc::channel();
         let (begun, beginning) = watch::channel(true);
         let whose: WhoseProcess = Box::new(|_| Whose::Outsider);
-        let shared = Shared { state: Mutex::default(), locks: Locks::in_folders(&[]), whose, begun };
+        let (locks, choice) = (Locks::in_folders(&[]), OfferedGpus::All);
+        let shared = Shared { state: Mutex::default(), locks, whose, begun, choice };
         Self { shared: Arc::new(shared), asks, begun: beginning }
     }
 
-    /// All GPUs as they stand, once the first look is over.
+    /// All GPUs that are offered, as they stand, once the first look is over.
     pub async fn inventory(&self) -> Vec<Gpu> {
         let mut begun = self.begun.clone();
         // The sender lives with `self`.
@@ -118,14 +124,15 @@ impl Devices {
     fn gpus(&self) -> Vec<Gpu> {
         let state = self.shared.state.lock();
         let standing = |gpu: &Gpu| state.devices.get(&gpu.uuid).map(|device| device.standing.clone());
-        let listed = state.inventory.gpus.iter();
+        let listed = state.inventory.gpus.iter().filter(|gpu| state.offered.contains(&gpu.uuid));
         listed.map(|gpu| Gpu { standing: standing(gpu).unwrap_or_default(), ..gpu.clone() }).collect()
     }
 
     /// How each of them stands, by uuid.
     pub fn standings(&self) -> BTreeMap<String, GpuStanding> {
         let state = self.shared.state.lock();
-        state.devices.iter().map(|(uuid, device)| (uuid.clone(), device.standing.clone())).collect()
+        let offered = state.devices.iter().filter(|(uuid, _)| state.offered.contains(*uuid));
+        offered.map(|(uuid, device)| (uuid.clone(), device.standing.clone())).collect()
     }
 
     /// What a task's program is told of these GPUs, which are its own.
@@ -232,6 +239,10 @@ impl Shared {
             for gpu in &found.gpus {
                 state.devices.entry(gpu.uuid.clone()).or_default().standing = gpu.standing.clone();
             }
+            for word in self.choice.absent_from(&found.gpus) {
+                tracing::warn!("GPU {word} is to be offered (`worker_gpus`, --gpus) and is not there");
+            }
+            state.offered = self.choice.of(&found.gpus);
             state.inventory = found;
         }
         if let Some(look) = look {
@@ -248,7 +259,7 @@ impl Shared {
             Look::Seen(seen) => seen.iter().map(|(uuid, glance)| (uuid, self.users(glance))).collect(),
         };
         let mut state = self.state.lock();
-        let State { inventory, devices } = &mut *state;
+        let State { inventory, devices, .. } = &mut *state;
         for gpu in inventory.gpus.iter().filter(|gpu| gpu.vendor == GpuVendor::Nvidia) {
             let Some(device) = devices.get_mut(&gpu.uuid) else { continue };
             let before = device.standing.clone();
@@ -318,6 +329,9 @@ impl State {
         let (Some(gpu), Some(device)) = (gpu, self.devices.get(uuid)) else {
             return Err(GrantError::Absent { uuid: name() });
         };
+        if !self.offered.contains(uuid) {
+            return Err(GrantError::NotOffered { uuid: name() });
+        }
         let seen = device.seen.as_ref().filter(|seen| seen.fault.is_none());
         if let Some(now) = seen.map(|seen| &seen.model).filter(|model| **model != gpu.model) {
             return Err(GrantError::Changed { uuid: name(), told: gpu.model.clone(), now: now.clone() });

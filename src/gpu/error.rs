@@ -63,6 +63,12 @@ pub enum GrantError {
         /// Which.
         uuid: String,
     },
+    /// Its owner keeps it.
+    #[error("GPU {uuid} is not among those that this worker offers")]
+    NotOffered {
+        /// Which.
+        uuid: String,
+    },
     /// Under its name there is another one now.
     #[error("GPU {uuid} is now a {now}, and was a {told} when this worker joined")]
     Changed {

@@ -112,12 +112,17 @@ pub fn read_value(body: &[u8]) -> Result<(Value, Vec<Fault>), Refusal> {
 
 /// Whether the request asks that what is not understood be refused (`Prefer: handling=strict`).
 pub fn wants_strict(request: &HttpRequest) -> bool {
+    prefers(request, "handling=strict")
+}
+
+/// Whether the request says that it prefers this.
+pub fn prefers(request: &HttpRequest, wanted: &str) -> bool {
     request
         .headers()
         .get_all(PREFER_HEADER)
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split([',', ';']))
-        .any(|preference| preference.trim().eq_ignore_ascii_case("handling=strict"))
+        .any(|preference| preference.trim().eq_ignore_ascii_case(wanted))
 }
 
 /// What the client left out of the source it sent; what cannot be read is nothing, as it decides nothing.
@@ -126,8 +131,10 @@ pub fn left_out(request: &HttpRequest) -> Vec<LeftOutOfSource> {
     given.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// The header that asks for strictness.
+/// The header that asks for strictness, and for the next.
 pub const PREFER_HEADER: &str = "Prefer";
+/// The preference that a job is refused which no worker could ever take.
+pub const REFUSE_IMPOSSIBLE: &str = "impossible=refuse";
 
 fn no_object(value: &Value) -> Refusal {
     let given = match value {

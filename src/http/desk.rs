@@ -8,8 +8,9 @@ use super::refusal::Refusal;
 use crate::actors::messages::Reply;
 use crate::actors::messages::front_desk::{
     Acquire, CancelJob, ChangeDrain, CountJobs, DeregisterWorker, EvictTask, Explain, ExplainQueue,
-    Heartbeat, ListWorkers, MakeToken, PurgeJob, RecordAct, RecordUpload, RegisterWorker, ReportTasks,
-    ResumeWorker, RevokeToken, RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds, WhyHeld,
+    Heartbeat, ListWorkers, LookAhead, MakeToken, PurgeJob, RecordAct, RecordUpload, RegisterWorker,
+    ReportTasks, ResumeWorker, RevokeToken, RevokeWorker, SpendToken, SubmitJobs, WatchJob, WhoHolds,
+    WhyHeld,
 };
 
 macro_rules! desk {
@@ -29,6 +30,7 @@ desk! {
     watch_job: WatchJob,
     explain_queue: ExplainQueue,
     explain: Explain,
+    look_ahead: LookAhead,
     count_jobs: CountJobs,
     who_holds: WhoHolds,
     why_held: WhyHeld,

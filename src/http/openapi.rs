@@ -225,7 +225,13 @@ fn headers(call: &Call, access: Access) -> Vec<(&'static str, &'static str)> {
     }
     let by_worker = matches!(access, Access::Worker | Access::WorkerOrFormer | Access::Join);
     if !by_worker && matches!(call.takes, Content::Json(_)) {
-        headers.push((PREFER_HEADER, "`handling=strict` makes unknown fields faults"));
+        let meaning = match call.path {
+            "/v1/jobs" => {
+                "`handling=strict` makes unknown fields faults, `impossible=refuse` refuses (`no_worker_fits`) what no worker could ever take"
+            }
+            _ => "`handling=strict` makes unknown fields faults",
+        };
+        headers.push((PREFER_HEADER, meaning));
     }
     headers
 }

@@ -39,9 +39,13 @@ impl Refusal {
             [first, rest @ ..] => format!("{}: {} (and {} more)", first.pointer, first.detail, rest.len()),
             [] => code.sentence().to_owned(),
         };
-        let mut refusal = Self::new(code, detail);
-        refusal.problem.errors = faults;
-        refusal
+        Self::new(code, detail).with_faults(faults)
+    }
+
+    /// With what is to be said of its fields.
+    pub fn with_faults(mut self, faults: Vec<Fault>) -> Self {
+        self.problem.errors = faults;
+        self
     }
 
     /// A spec's faults: `not_supported` when nothing else is wrong with it, `not_found` when its project is none of the

@@ -45,15 +45,7 @@ fn eight(islands: &[&[u32]]) -> Capabilities {
 }
 
 pub fn request(count: GpuCount) -> GpuRequest {
-    GpuRequest {
-        count,
-        vendor: None,
-        memory_bytes: None,
-        memory_kind: None,
-        models: Vec::new(),
-        min_compute_capability: None,
-        share: None,
-    }
+    GpuRequest::of(count)
 }
 
 fn wanting(request: GpuRequest) -> Arc<Shape> {

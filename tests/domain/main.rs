@@ -7,6 +7,7 @@ mod gpus;
 mod job_states;
 mod machine;
 mod memory_growth;
+mod outlooks;
 mod placement;
 mod sharing;
 mod spec;

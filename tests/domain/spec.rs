@@ -193,6 +193,17 @@ fn what_it_needs() {
         (&["/resources/gpus/count"], gpus(json!({"count": "some"}))),
         (&["/resources/gpus/vendor"], gpus(json!({"count": 1, "vendor": "acme"}))),
         (&["/resources/gpus/models/1"], gpus(json!({"count": 1, "models": ["H100", 5]}))),
+        (&["/resources/gpus/models/0"], gpus(json!({"count": 1, "models": ["-"]}))),
+        (&["/resources/gpus/memory_bytes"], gpus(json!({"count": 1, "memory_bytes": 80}))),
+        (&["/resources/gpus/memory_kind"], gpus(json!({"count": 1, "memory_kind": "shared"}))),
+        (
+            &["/resources/gpus/count", "/resources/gpus/vendor", "/resources/gpus/min_compute_capability"],
+            gpus(json!({"count": 2.5, "vendor": "NVIDIA", "min_compute_capability": "sm_90"})),
+        ),
+        (
+            &["/profile"],
+            with(json!({"profile": "mlx", "resources": {"gpus": {"count": 1, "vendor": "nvidia"}}})),
+        ),
         (&["/resources/gpus/min_compute_capability"], gpus(json!({"min_compute_capability": 8.0}))),
         (&["/resources/frameworks/torch"], resources(json!({"frameworks": {"torch": ">>2"}}))),
         (&["/resources/frameworks/a b"], resources(json!({"frameworks": {"a b": ">=2"}}))),
@@ -204,6 +215,26 @@ fn what_it_needs() {
         (&["/profile"], with(json!({"profile": "pytroch"}))),
     ];
     refuses("invalid", invalid);
+}
+
+#[test]
+fn gpus_without_a_count_and_frameworks_that_nobody_looks_for_are_noticed() {
+    let spec = |resources: Value| good(&with(json!({"resources": resources})));
+    let at =
+        |read: &ReadSpec| read.warnings.iter().map(|warning| warning.pointer.clone()).collect::<Vec<_>>();
+    let uncounted = spec(json!({"gpus": {"models": ["H100"]}}));
+    assert_eq!((at(&uncounted), uncounted.spec.resources.gpus), (vec!["/resources/gpus".to_owned()], None));
+    assert!(at(&spec(json!({"gpus": {"models": ["H100"], "count": 0}}))).is_empty());
+    assert_eq!(at(&spec(json!({"frameworks": {"pytorch": ">=2"}}))), ["/resources/frameworks/pytorch"]);
+    let all = spec(json!({
+        "gpus": {"count": "all", "vendor": "nvidia", "memory_bytes": 85_899_345_920_u64, "memory_kind": "dedicated",
+                 "models": ["H100", "a100-80gb"], "min_compute_capability": "9.0"},
+        "frameworks": {"torch": ">=2.3"},
+    }));
+    assert!(all.warnings.is_empty(), "{:?}", all.warnings);
+    assert_eq!(all.spec.resources.gpus.unwrap().models, ["H100", "a100-80gb"]);
+    // Without GPUs the empty value says what is so anyway.
+    good(&with(json!({"env": {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}})));
 }
 
 #[test]
@@ -228,6 +259,10 @@ fn what_it_finds_around_it() {
         (
             &["/env/CUDA_VISIBLE_DEVICES"],
             with(json!({"env": {"CUDA_VISIBLE_DEVICES": ""}, "resources": {"gpus": {"count": 1}}})),
+        ),
+        (
+            &["/env/ROCR_VISIBLE_DEVICES"],
+            with(json!({"env": {"ROCR_VISIBLE_DEVICES": ""}, "profile": "pytorch-rocm"})),
         ),
         (&["/secrets/0/name"], with(json!({"env": {"K": "v"}, "secrets": [{"name": "K", "ref": "env:K"}]}))),
         (&["/secrets/0/name"], with(json!({"secrets": [{"name": "A=B", "ref": "env:K"}]}))),
@@ -341,12 +376,8 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
         (&["/distributed/launcher"], with(json!({"distributed": {"nodes": 2, "launcher": "direct"}}))),
         (&["/target"], with(json!({"target": "cloud"}))),
         (&["/inputs/0/url"], with(json!({"inputs": [{"url": "https://example.org/a", "path": "a"}]}))),
-        (&["/resources/gpus"], with(json!({"resources": {"gpus": {"count": 1}}}))),
-        (&["/resources/gpus"], with(json!({"resources": {"gpus": {"count": "all"}}}))),
         (&["/resources/gpus/share"], with(json!({"resources": {"gpus": {"share": 0.5}}}))),
         (&["/resources/disk_bytes"], with(json!({"resources": {"disk_bytes": 1}}))),
-        (&["/resources/frameworks"], with(json!({"resources": {"frameworks": {"torch": ">=2.3"}}}))),
-        (&["/profile"], with(json!({"profile": "pytorch-cuda"}))),
         (&["/python"], with(json!({"python": {"requirements": ["numpy"]}}))),
         (
             &["/container", "/run_as", "/mounts", "/notify", "/hold"],

@@ -16,9 +16,14 @@ impl FarWorker {
 
     /// The same with other flags.
     pub fn start_with(house: &House, url: &str, flags: &[&str]) -> Self {
+        Self::start_as(house, Self::command(house, url).args(flags))
+    }
+
+    /// The same from [`FarWorker::command`] with what else it is to have.
+    pub fn start_as(house: &House, command: &mut Command) -> Self {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(house.path().join("far.log")).unwrap();
-        Self(Self::command(house, url).args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+        Self(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
     /// How it is started.

@@ -13,6 +13,7 @@ mod files;
 mod flood;
 mod full_streams;
 mod gangs;
+mod gpus;
 mod hostile_clients;
 mod hostile_programs;
 mod house;
@@ -22,6 +23,8 @@ mod leaving;
 mod logs;
 mod newcomers;
 mod next_steps;
+#[path = "../support/nvml_stub.rs"]
+mod nvml_stub;
 mod processes;
 mod refusals;
 mod rejoining;

@@ -154,10 +154,10 @@ fn a_refusal_names_what_was_typed_before_anything_is_sent() {
     std::fs::write(project.join("env"), "A=1\nsecret\n").unwrap();
     std::fs::write(project.join("job.yaml"), "priority: 500\n").unwrap();
     let run = |words: &[&str]| house.command(words).current_dir(&project).output().unwrap();
-    let gpus = run(&["submit", "--gpus", "1", "--priority", "500", "--", "true"]);
-    assert_eq!(gpus.status.code(), Some(1));
-    let said = stderr(&gpus);
-    assert!(said.contains("  --gpus: ") && said.contains("  --priority: "), "{said}");
+    let unbuilt = run(&["submit", "--disk", "1GB", "--priority", "500", "--", "true"]);
+    assert_eq!(unbuilt.status.code(), Some(1));
+    let said = stderr(&unbuilt);
+    assert!(said.contains("  --disk: ") && said.contains("  --priority: "), "{said}");
     assert!(!said.contains("sent "), "{said}");
     let file = stderr(&run(&["submit", "--spec", "job.yaml", "--", "true"]));
     assert!(file.starts_with("gpulayer: job.yaml: /priority: ") && file.lines().count() == 1, "{file}");

@@ -57,6 +57,8 @@ pub struct Shared {
     pub reason: Mutex<String>,
     /// The one job that holds a place.
     pub holder: Mutex<Option<Holder>>,
+    /// What is said of every job that is submitted.
+    pub outlook: Mutex<Option<gpulayer::domain::placement::Outlook>>,
     /// What was last asked of the worker.
     pub drain: Mutex<Option<DrainOrder>>,
     /// Tasks that were evicted: they are gone at once here.
@@ -90,6 +92,7 @@ impl Shared {
             stops: Mutex::default(),
             reason: Mutex::new("1 worker: needs 9 CPUs, has 2".to_owned()),
             holder: Mutex::default(),
+            outlook: Mutex::default(),
             drain: Mutex::default(),
             evicted: Mutex::default(),
             tokens: Mutex::default(),
@@ -228,6 +231,7 @@ impl FakeDesk {
             watch_job: desk.clone().recipient(),
             explain_queue: desk.clone().recipient(),
             explain: desk.clone().recipient(),
+            look_ahead: desk.clone().recipient(),
             count_jobs: desk.clone().recipient(),
             who_holds: desk.clone().recipient(),
             why_held: desk.clone().recipient(),
@@ -332,6 +336,9 @@ handles! {
             }
         };
         let _ = call.reply.send(answer);
+    }
+    LookAhead => |shared, call| {
+        let _ = call.reply.send(shared.outlook.lock().iter().cycle().take(call.shapes.len()).cloned().collect());
     }
     WhyHeld => |_shared, call| {
         let _ = call.reply.send(None);

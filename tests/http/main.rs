@@ -10,6 +10,7 @@ mod fleet;
 mod idempotency;
 mod jobs;
 mod limits;
+mod outlooks;
 mod problems;
 mod roles;
 mod socket;

@@ -23,7 +23,7 @@ use crate::domain::change::{JobRecord, TokenRecord, Uploader, UsedKey};
 pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
 use crate::domain::dependency::Wait;
-use crate::domain::placement::QueuedJob;
+use crate::domain::placement::{Outlook, QueuedJob, Shape};
 
 /// A keyed call's outcome (CONTRACT, Requests and answers, `Idempotency-Key`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,6 +145,16 @@ pub struct ExplainQueue {
     pub job_id: JobId,
     /// One line, grouped per worker; `None` when it does not wait.
     pub reply: Reply<Option<String>>,
+}
+
+/// Where could jobs like these run at all?
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct LookAhead {
+    /// A project each, and what the job asks for.
+    pub shapes: Vec<(Arc<str>, Arc<Shape>)>,
+    /// One for each, in order.
+    pub reply: Reply<Vec<Outlook>>,
 }
 
 /// Why, and what would help?

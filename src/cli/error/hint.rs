@@ -32,6 +32,10 @@ impl CliError {
                 "the proxy is from HTTPS_PROXY, HTTP_PROXY or ALL_PROXY; NO_PROXY names servers that are reached without it"
                     .to_owned(),
             ),
+            CliError::NoWorkerFits { .. } => Some(
+                "`gpulayer submit` in place of `run` queues it until a worker comes that can; `gpulayer worker list` shows those there are"
+                    .to_owned(),
+            ),
             CliError::NoSuchServer { name, .. } => Some(format!(
                 "`gpulayer connect` saves servers; a URL begins with https://, http:// or unix:{}",
                 did_you_mean(name).unwrap_or_default()

@@ -39,6 +39,8 @@ pub(super) struct Remembered {
     pub(super) cpus: Option<Cpus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) memory_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gpus: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) pythons: Vec<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]

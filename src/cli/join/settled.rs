@@ -17,6 +17,7 @@ use crate::contract::worker::{self, WorkerKind};
 use crate::credentials::CLIENT_PREFIX;
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::domain::offered_gpus::OfferedGpus;
 use crate::domain::spec::human;
 use crate::gpu::{GpuOptions, Nvml};
 use crate::process::account::Account;
@@ -355,6 +356,12 @@ fn remember(reader: &mut Reader, args: &WorkerArgs, to: &mut Remembered) {
         }),
     );
     set(&mut to.memory_bytes, reader.read("--memory", args.memory.as_ref(), human::bytes));
+    set(
+        &mut to.gpus,
+        reader.read("--gpus", args.gpus.as_ref(), |text| {
+            text.parse::<OfferedGpus>().map(|choice| choice.to_string())
+        }),
+    );
     if !args.pythons.is_empty() {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         to.pythons = args.pythons.iter().map(absolute).collect();
@@ -454,7 +461,16 @@ fn options(
         },
         task_pids_max: settings.task_pids_max,
         task_user,
-        gpus: GpuOptions { nvml: Nvml::of_setting(settings.nvml.as_deref()), ..GpuOptions::default() },
+        gpus: GpuOptions {
+            nvml: Nvml::of_setting(settings.nvml.as_deref()),
+            // Read when it was given, or in a file that a person may have changed.
+            offered: from
+                .gpus
+                .as_deref()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_else(|| settings.worker_gpus.clone()),
+            ..GpuOptions::default()
+        },
         pythons: from.pythons.iter().map(|path| path.display().to_string()).collect(),
         advertise_address: from.advertise_address.clone(),
         ..WorkerOptions::new(folder, from.name.clone().unwrap_or_else(machine), WorkerKind::Remote)

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::candidates::Candidates;
 use super::explain::{explain, line_of, shown, verdict_among};
 use super::fit::Wants;
+use super::outlook;
 use super::reservations::{Applicant, Way};
-use super::suggest::{self, Change};
+use super::suggest::{self, Change, Room};
+use super::waiting::waiting_for;
 use super::{Input, Placer, PoolWorker, QueuedJob, Shape};
 use crate::contract::explain::{Explanation, ReservedPlace, Suggestion, Verdict, WorkersAnswer};
 use crate::contract::ids::{JobId, WorkerId};
@@ -48,6 +50,8 @@ impl Placer {
             summary: self.summary(job, &workers),
             quota: self.quota_lack(&job.project, &job.shape).map(|lack| lack.to_string()),
             reservation,
+            waiting_for: waiting_for(job, &self.pool, now),
+            untested: outlook::untested(&Wants::of(&job.shape, &self.pool), &self.pool),
             starts_by: if verdict == Verdict::Never { None } else { self.starts_by(job, now) },
             ahead: None,
             workers,
@@ -148,7 +152,7 @@ impl Placer {
         let helps = |change: &Change| {
             self.would_start(&QueuedJob { shape: change.shape.clone(), ..job.clone() }, now)
         };
-        let changes = suggest::changes(&job.shape, &self.pool);
+        let changes = suggest::changes(&job.shape, &self.pool, Room::Now);
         changes.into_iter().filter(helps).take(SUGGESTIONS).map(|change| change.said).collect()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::gpus::{self, PoolGpu, Unsuited};
 use super::{Amount, Pool, PoolWorker, Shape, frameworks};
-use crate::contract::gpu::GpuStanding;
+use crate::contract::gpu::{GpuStanding, GpuVendor};
 use crate::contract::quantity::Cpus;
 use crate::contract::spec::{GpuCount, GpuRequest, MemoryKind, Target};
 use crate::contract::worker::WorkerKind;
@@ -217,6 +217,11 @@ impl Wants {
         gpus::choose(&open, self.gpu_count(worker), |gpu| self.rank(gpu))
     }
 
+    /// Whose GPUs it would take there.
+    pub(super) fn vendor_on(&self, worker: &PoolWorker, pool: &Pool) -> Option<GpuVendor> {
+        self.suitable(worker).next().and_then(|gpu| pool.kinds().get(gpu.kind)).map(|kind| kind.vendor)
+    }
+
     /// Its GPUs that suit and work, whatever holds them now.
     pub(super) fn working_gpus<'w>(&self, worker: &'w PoolWorker) -> Vec<&'w PoolGpu> {
         self.suitable(worker).filter(|gpu| gpu.standing == GpuStanding::Ready).collect()
@@ -420,6 +425,19 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// The same, rounded down: whoever types what is read asks for no more than that.
+pub(super) struct AtMost(pub(super) u64);
+
+impl fmt::Display for AtMost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = [40, 30, 20, 10].into_iter().find(|shift| self.0 >> shift > 0).unwrap_or(0);
+        let tenths = (u128::from(self.0) * 10) >> unit;
+        // Just as much as is shown, so that nothing is left to round.
+        let shown = (tenths << unit).div_ceil(10);
+        Bytes(u64::try_from(shown).unwrap_or(self.0)).fmt(f)
+    }
+}
+
 /// `2 GPUs with ≥ 40 GiB`.
 struct Gpus<'a>(&'a GpuRequest);
 
@@ -513,6 +531,10 @@ mod tests {
         {
             assert_eq!(Bytes(bytes).to_string(), text);
         }
+        for (bytes, text) in [(85_520_809_984, "79.6 GiB"), (85_580_000_000, "79.7 GiB"), (1023, "1023 B")] {
+            assert_eq!(AtMost(bytes).to_string(), text);
+        }
+        assert_eq!(AtMost((1 << 40) - 1).to_string(), "1023.9 GiB");
         assert_eq!(Cores(250).to_string(), "0.25 CPU");
         assert_eq!(Cores(8000).to_string(), "8 CPUs");
     }

@@ -13,6 +13,7 @@ use super::queue::Queue;
 use super::reservations::Reservations;
 use super::shares::Shares;
 use crate::contract::ids::{JobId, WorkerId};
+use crate::contract::spec::GpuCount;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -192,11 +193,7 @@ impl Placer {
             return Some(QuotaLack::Cpus { project, most_millis });
         }
         let most = policy.max_gpus?;
-        // All of a worker is at least one.
-        let gpus = shape.resources.gpus.as_deref().map_or(0, |gpus| match gpus.count {
-            crate::contract::spec::GpuCount::Count(count) => u64::from(count),
-            crate::contract::spec::GpuCount::All => 1,
-        });
+        let gpus = gpus_of(shape);
         (gpus > 0 && usage.gpus + nodes * gpus > most).then_some(QuotaLack::Gpus { project, most })
     }
 
@@ -211,4 +208,12 @@ impl Placer {
                 })
             })
     }
+}
+
+/// GPUs that a task of a shape takes at least: all of a worker is at least one.
+pub(super) fn gpus_of(shape: &Shape) -> u64 {
+    shape.resources.gpus.as_deref().map_or(0, |gpus| match gpus.count {
+        GpuCount::Count(count) => u64::from(count),
+        GpuCount::All => 1,
+    })
 }

@@ -28,22 +28,18 @@ pub const PROFILES: [&str; TABLE.len()] = {
     names
 };
 
+/// The vendor of a profile's GPUs; `None` = it wants none.
+pub fn vendor_of(profile: &str) -> Option<&'static str> {
+    TABLE.iter().find(|(name, ..)| *name == profile).and_then(|(_, vendor, _)| *vendor)
+}
+
 /// Adds what a profile asks for: one GPU of its vendor when none is asked for, its framework in any version, and what
 /// that has to compute on.
 pub(super) fn apply(profile: &str, shape: &mut Shape) {
     let Some((_, vendor, framework)) = TABLE.iter().find(|(name, ..)| *name == profile) else { return };
     if let Some(vendor) = vendor {
-        let gpus = shape.resources.gpus.get_or_insert_with(|| {
-            Box::new(GpuRequest {
-                count: GpuCount::Count(1),
-                vendor: None,
-                memory_bytes: None,
-                memory_kind: None,
-                models: Vec::new(),
-                min_compute_capability: None,
-                share: None,
-            })
-        });
+        let one = || Box::new(GpuRequest::of(GpuCount::Count(1)));
+        let gpus = shape.resources.gpus.get_or_insert_with(one);
         gpus.vendor.get_or_insert_with(|| (*vendor).to_owned());
     }
     if let Some((name, backend)) = framework {

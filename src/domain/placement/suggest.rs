@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::fit::{Bytes, Cores, Wants};
-use super::{Pool, Shape};
+use super::fit::{AtMost, Bytes, Cores, Wants};
+use super::{Amount, Pool, PoolWorker, Shape};
 use crate::contract::explain::Suggestion;
 use crate::contract::quantity::Cpus;
 use crate::contract::spec::{GpuCount, GpuRequest, Target};
@@ -19,13 +19,38 @@ pub(super) struct Change {
     pub(super) shape: Arc<Shape>,
 }
 
-/// Changes that make room, the smallest of each kind, as far as the workers alone decide.
-pub(super) fn changes(shape: &Arc<Shape>, pool: &Pool) -> Vec<Change> {
+/// Which room is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// What is free now.
+    Now,
+    /// All that there is, whoever has it.
+    Ever,
+}
+
+impl Room {
+    fn of(self, worker: &PoolWorker) -> Amount {
+        match self {
+            Room::Now => worker.free(),
+            Room::Ever => worker.total,
+        }
+    }
+
+    fn is_for(self, wants: &Wants, worker: &PoolWorker) -> bool {
+        match self {
+            Room::Now => wants.lack(worker).is_none(),
+            Room::Ever => worker.introduced() && wants.lasting_lack(worker).is_none(),
+        }
+    }
+}
+
+/// Changes after which there is room, the smallest of each kind, as far as the workers alone decide.
+pub(super) fn changes(shape: &Arc<Shape>, pool: &Pool, room: Room) -> Vec<Change> {
     let fits = |shape: &Arc<Shape>| {
         let wants = Wants::of(shape, pool);
-        pool.workers().filter(|worker| wants.lack(worker).is_none()).count() >= shape.nodes()
+        pool.workers().filter(|worker| room.is_for(&wants, worker)).count() >= shape.nodes()
     };
-    let kinds = kinds(shape, pool).into_iter();
+    let kinds = kinds(shape, pool, room).into_iter();
     kinds.filter_map(|kind| kind.into_iter().find(|change| fits(&change.shape))).collect()
 }
 
@@ -43,8 +68,8 @@ fn change(
 }
 
 /// Each kind of change, from the smallest on.
-fn kinds(shape: &Shape, pool: &Pool) -> Vec<Vec<Change>> {
-    let mut kinds = vec![cpus(shape, pool), memory(shape, pool)];
+fn kinds(shape: &Shape, pool: &Pool, room: Room) -> Vec<Vec<Change>> {
+    let mut kinds = vec![cpus(shape, pool, room), memory(shape, pool, room)];
     if let Some(request) = shape.resources.gpus.as_deref() {
         kinds.extend(gpus(shape, request, pool));
     }
@@ -110,11 +135,11 @@ fn kinds(shape: &Shape, pool: &Pool) -> Vec<Vec<Change>> {
     kinds
 }
 
-fn cpus(shape: &Shape, pool: &Pool) -> Vec<Change> {
+fn cpus(shape: &Shape, pool: &Pool, room: Room) -> Vec<Change> {
     let asked = shape.amount().cpu_millis;
     let free: BTreeSet<u64> = pool
         .workers()
-        .map(|worker| worker.free().cpu_millis)
+        .map(|worker| room.of(worker).cpu_millis)
         .filter(|free| (1..asked).contains(free))
         .collect();
     let said = |millis: u64| Cpus::from_millis(u32::try_from(millis).unwrap_or(u32::MAX));
@@ -135,17 +160,17 @@ fn cpus(shape: &Shape, pool: &Pool) -> Vec<Change> {
         .collect()
 }
 
-fn memory(shape: &Shape, pool: &Pool) -> Vec<Change> {
+fn memory(shape: &Shape, pool: &Pool, room: Room) -> Vec<Change> {
     let asked = shape.amount().memory_bytes;
     let free: BTreeSet<u64> = pool
         .workers()
-        .map(|worker| worker.free().memory_bytes)
+        .map(|worker| room.of(worker).memory_bytes)
         .filter(|free| (1..asked).contains(free))
         .collect();
     free.into_iter()
         .rev()
         .map(|bytes| {
-            let said = format!("{} of memory instead of {}", Bytes(bytes), Bytes(asked));
+            let said = format!("{} of memory instead of {}", AtMost(bytes), Bytes(asked));
             change(shape, said, "/resources/memory_bytes", json!(bytes), |shape| {
                 shape.resources.memory_bytes = Some(bytes);
             })
@@ -178,7 +203,7 @@ fn gpus(shape: &Shape, request: &GpuRequest, pool: &Pool) -> Vec<Vec<Change>> {
         let less: BTreeSet<u64> =
             pool.kinds().all().map(|kind| kind.memory_bytes).filter(|has| *has < asked).collect();
         let less = less.into_iter().rev().map(|bytes| {
-            let said = format!("GPUs with ≥ {} instead of {}", Bytes(bytes), Bytes(asked));
+            let said = format!("GPUs with ≥ {} instead of {}", AtMost(bytes), Bytes(asked));
             with(said, "memory_bytes", json!(bytes), &|request| request.memory_bytes = Some(bytes))
         });
         kinds.push(less.collect());

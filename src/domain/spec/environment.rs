@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::reader::{Node, Pointer, Reader, quoted};
 use super::{credentials, limits, paths};
-use crate::contract::spec::{JobSpec, Python, Run, Secret, Workload};
-use crate::domain::placement::PROFILES;
+use crate::contract::spec::{JobSpec, Python, Resources, Run, Secret, Workload};
+use crate::domain::placement::{PROFILES, vendor_of};
 use crate::domain::secrets::SecretRef;
 
 /// Which GPUs a program sees is GPUlayer's to say: it grants them.
@@ -152,7 +152,20 @@ pub(super) fn python(reader: &mut Reader, node: Node<'_>) -> Option<Box<Python>>
     Some(Box::new(Python { interpreter, requirements: requirements.unwrap_or_default(), lockfile, uv }))
 }
 
-pub(super) fn profile(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+/// What it adds must not contradict what `resources` asks for.
+pub(super) fn profile(reader: &mut Reader, node: Node<'_>, asked: &Resources) -> Option<String> {
     let words: Vec<(&str, &str)> = PROFILES.iter().map(|word| (*word, *word)).collect();
-    reader.word(node, &words).map(str::to_owned)
+    let profile = reader.word(node, &words)?;
+    let wanted = asked.gpus.as_ref().and_then(|gpus| gpus.vendor.as_deref());
+    if let (Some(own), Some(wanted)) = (vendor_of(profile), wanted)
+        && own != wanted
+    {
+        return reader.invalid(
+            node.at,
+            format!(
+                "is for GPUs of `{own}`, and `resources.gpus.vendor` asks for `{wanted}`; keep one of them"
+            ),
+        );
+    }
+    Some(profile.to_owned())
 }

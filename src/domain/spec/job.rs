@@ -6,6 +6,7 @@ use super::{environment, files, identity, limits, relations, resources, workload
 use crate::contract::end::EndReason;
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, MemoryGrowth, OnUnreachable, Retry, StopSignal, Target};
+use crate::domain::placement::vendor_of;
 
 const FIELDS: &[&str] = &[
     "api_version",
@@ -88,8 +89,10 @@ pub(super) fn read(
     fields.set(reader, "inputs", &mut spec.inputs, |reader, node| files::inputs(reader, node, batch_index));
     fields.set(reader, "outputs", &mut spec.outputs, files::outputs);
     fields.set(reader, "resources", &mut spec.resources, resources::read);
-    spec.profile = fields.read(reader, "profile", environment::profile);
-    let with_gpus = spec.resources.gpus.is_some();
+    let asked = &spec.resources;
+    spec.profile = fields.read(reader, "profile", |reader, node| environment::profile(reader, node, asked));
+    let with_gpus =
+        asked.gpus.is_some() || spec.profile.as_deref().is_some_and(|name| vendor_of(name).is_some());
     fields.set(reader, "env", &mut spec.env, |reader, node| environment::env(reader, node, with_gpus));
     environment::check_size(reader, node.at, &spec);
     let env = &spec.env;

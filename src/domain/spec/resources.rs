@@ -13,6 +13,9 @@ const FIELDS: &[&str] =
 const GPU_FIELDS: &[&str] =
     &["count", "vendor", "memory_bytes", "memory_kind", "models", "min_compute_capability", "share"];
 
+/// What workers look for in their interpreters.
+pub const FRAMEWORKS: [&str; 4] = ["torch", "jax", "tensorflow", "mlx"];
+
 pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Resources> {
     let fields = reader.fields(node, FIELDS)?;
     let mut resources = Resources::default();
@@ -72,20 +75,37 @@ fn gpus(reader: &mut Reader, node: Node<'_>) -> Option<Box<GpuRequest>> {
         count,
         vendor: fields
             .read(reader, "vendor", |reader, node| known_word(reader, node, &["nvidia", "amd", "apple"])),
-        memory_bytes: fields.read(reader, "memory_bytes", Reader::bytes),
+        memory_bytes: fields.read(reader, "memory_bytes", memory),
         memory_kind: fields.read(reader, "memory_kind", |reader, node| {
             let words = [("dedicated", MemoryKind::Dedicated), ("unified", MemoryKind::Unified)];
             reader.word(node, &words)
         }),
         models: fields
             .read(reader, "models", |reader, node| {
-                reader.list(node, limits::ENTRIES, |reader, node, _| reader.line(node, limits::NAME_BYTES))
+                reader.list(node, limits::ENTRIES, |reader, node, _| model(reader, node))
             })
             .unwrap_or_default(),
         min_compute_capability: fields.read(reader, "min_compute_capability", compute_capability),
         share: None,
     };
-    (count != GpuCount::Count(0)).then(|| Box::new(request))
+    if count != GpuCount::Count(0) {
+        return Some(Box::new(request));
+    }
+    let none = GpuRequest::of(count);
+    if !fields.has("count") && request != none {
+        reader
+            .warn(node.at, "asks for no GPU without a `count`: what is said here of GPUs counts for nothing");
+    }
+    None
+}
+
+/// As drivers or people call it; without a letter or digit it would be nobody's name.
+fn model(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let model = reader.line(node, limits::NAME_BYTES)?;
+    if model.bytes().any(|byte| byte.is_ascii_alphanumeric()) {
+        return Some(model);
+    }
+    reader.invalid(node.at, format!("{} is the name of no GPU; one is called `H100`, say", quoted(&model)))
 }
 
 fn gpu_count(reader: &mut Reader, node: Node<'_>) -> Option<GpuCount> {
@@ -111,6 +131,13 @@ fn compute_capability(reader: &mut Reader, node: Node<'_>) -> Option<String> {
 
 fn frameworks(reader: &mut Reader, node: Node<'_>) -> Option<BTreeMap<String, String>> {
     reader.map(node, limits::ENTRIES, |reader, name, node| {
+        if !FRAMEWORKS.contains(&name) {
+            let known = FRAMEWORKS.join("`, `");
+            reader.warn(
+                node.at,
+                format!("workers look for `{known}` alone: none will say that it has this one"),
+            );
+        }
         let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if name.is_empty() || name.len() > 63 || !name.bytes().all(letter) {
             reader.fault(node.at, "invalid", "a framework's name has 1 to 63 of `A-Z a-z 0-9 . _ -`");

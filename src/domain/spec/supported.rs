@@ -35,11 +35,8 @@ const NOT_YET: &[NotYet] = &[
     },
     row(&["target"], |value| value != "cloud", "provider instances"),
     row(&["inputs", "*", "url"], blank, "inputs by URL"),
-    row(&["resources", "gpus"], no_gpus, "GPUs"),
     row(&["resources", "gpus", "share"], blank, "shares of a GPU"),
     row(&["resources", "disk_bytes"], blank, "disk space as a resource"),
-    row(&["resources", "frameworks"], blank, "frameworks as a requirement"),
-    row(&["profile"], |value| value == "cpu" || blank(value), "profiles other than `cpu`"),
     row(&["python"], blank, "Python environments"),
     row(&["container"], blank, "containers"),
     row(&["run_as"], blank, "running as another user"),
@@ -86,14 +83,5 @@ fn blank(value: &Value) -> bool {
         Value::Array(list) => list.is_empty(),
         Value::Object(map) => map.is_empty(),
         _ => false,
-    }
-}
-
-/// No count, or zero: the job asks for none. A count that is no count has its own fault.
-fn no_gpus(value: &Value) -> bool {
-    match value.get("count") {
-        None | Some(Value::Null) => true,
-        Some(Value::Number(count)) => count.as_u64().is_none_or(|count| count == 0),
-        Some(count) => count != "all",
     }
 }

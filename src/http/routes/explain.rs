@@ -5,9 +5,10 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use crate::actors::messages::front_desk::{Explain, Question};
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
-use crate::contract::explain::WhatIf;
+use crate::contract::explain::{Explanation, WhatIf};
 use crate::contract::job::JobState;
 use crate::contract::problem::Fault;
+use crate::domain::credentials::JobAct;
 use crate::domain::placement::{Shape, wish};
 use crate::domain::spec;
 use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
@@ -36,7 +37,8 @@ pub async fn job(
     if job.state == JobState::Queued {
         let question = Question::Job(id);
         let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
-        if let Ok(Some(explanation)) = answer {
+        if let Ok(Some(mut explanation)) = answer {
+            name_holders(&mut explanation, &client, &state);
             return Ok(HttpResponse::Ok().json(explanation));
         }
     }
@@ -46,6 +48,16 @@ pub async fn job(
         |reason| format!("job {id} does not wait for a worker yet: {reason}"),
     );
     Err(Refusal::new(ErrorCode::NotWaiting, why))
+}
+
+/// Whose the jobs are that hold what is waited for. Those that the client may not see have no name.
+fn name_holders(explanation: &mut Explanation, client: &Client, state: &EdgeState) {
+    let holders = explanation.waiting_for.iter_mut().flat_map(|waiting| &mut waiting.held_by);
+    for holder in holders {
+        let owned = holder.job.and_then(|id| state.owned(client, JobAct::See, id).ok());
+        holder.job = holder.job.filter(|_| owned.is_some());
+        holder.submitted_by = owned.map(|owned| owned.submitted_by);
+    }
 }
 
 /// Where a spec would run, without submitting it.
@@ -75,7 +87,12 @@ pub async fn what_if(
     let question = Question::Wish { job: Box::new(job), like: asked.like, more, without: asked.without };
     let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
     match answer {
-        Ok(explanation) => Ok(HttpResponse::Ok().json(explanation)),
+        Ok(mut explanation) => {
+            if let Some(explanation) = &mut explanation {
+                name_holders(explanation, &client, &state);
+            }
+            Ok(HttpResponse::Ok().json(explanation))
+        }
         Err(unknown) => {
             let fault = Fault {
                 pointer: "/like".to_owned(),

@@ -13,11 +13,12 @@ use crate::contract::problem::{Fault, Warning};
 use crate::contract::quantity::Timestamp;
 use crate::domain::spec::{self, ReadOptions};
 use crate::domain::verdict::left_out;
-use crate::http::body::{self, BATCH_LIMIT_BYTES, JSON_LIMIT_BYTES};
+use crate::http::body::{self, BATCH_LIMIT_BYTES, JSON_LIMIT_BYTES, REFUSE_IMPOSSIBLE};
 use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::document::escaped;
 use crate::http::idempotency::{FirstAnswer, Key, REPLAYED_HEADER};
+use crate::http::outlook;
 use crate::http::query::Query;
 use crate::http::references::Earlier;
 use crate::http::refusal::Refusal;
@@ -52,6 +53,17 @@ pub async fn one(
         }
         Err(refusal) => return first_job(&state, &state.repeated_or(key.as_ref(), refusal)?, again),
     };
+    let mut jobs = vec![job];
+    let outlooks = outlook::of(&state, &jobs).await?;
+    if let Some(never) = outlooks.first().and_then(|outlook| outlook.never.as_ref())
+        && body::prefers(&request, REFUSE_IMPOSSIBLE)
+    {
+        return first_job(&state, &state.repeated_or(key.as_ref(), outlook::refusal(never))?, again);
+    }
+    for (job, outlook) in jobs.iter_mut().zip(&outlooks) {
+        job.record.warnings.extend(outlook::warnings(outlook, ""));
+    }
+    let Some(job) = jobs.pop() else { return Err(Refusal::stopping()) };
     let id = job.record.id;
     let shown = as_submitted(&job).map_err(Refusal::internal)?;
     match submit(&state, &client, vec![job], key.as_ref(), 201).await? {
@@ -152,13 +164,18 @@ pub async fn batch(
         let read = strange.and_then(|()| read_batch(&bytes, options, &submitter, &reader));
         read.map_err(|refusal| (refusal, batch_warnings(&bytes, options)))
     });
-    let (jobs, warnings) = match read.await.map_err(|_| Refusal::stopping())? {
+    let (mut jobs, mut warnings) = match read.await.map_err(|_| Refusal::stopping())? {
         Ok(read) => read,
         Err((refusal, warnings)) => {
             let ids = state.repeated_or(key.as_ref(), refusal)?.jobs;
             return Ok(accepted(ids, warnings, true));
         }
     };
+    for (index, outlook) in outlook::of(&state, &jobs).await?.iter().enumerate() {
+        let of_it = outlook::warnings(outlook, &format!("/jobs/{index}"));
+        jobs[index].record.warnings.extend(of_it.iter().cloned());
+        warnings.extend(of_it);
+    }
     let ids = jobs.iter().map(|job| job.record.id).collect();
     match submit(&state, &client, jobs, key.as_ref(), 201).await? {
         Keyed::Done(()) => Ok(accepted(ids, warnings, false)),

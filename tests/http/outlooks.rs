@@ -1,0 +1,51 @@
+//! A job that no worker could ever take: refused to who prefers that, else queued with a warning.
+
+use gpulayer::contract::explain::Suggestion;
+use gpulayer::domain::placement::{Never, Outlook};
+use serde_json::json;
+
+use crate::stand::{CLIENT, Stand};
+
+#[test]
+fn an_impossible_job_is_refused_to_whom_prefers_it_and_warned_about_else() {
+    let stand = Stand::start();
+    *stand.shared.outlook.lock() = Some(Outlook {
+        never: Some(Never {
+            reason: "1 worker: needs 16 GPUs, has 8 in all".to_owned(),
+            change: Some(Suggestion {
+                change: "8 GPUs instead of 16".to_owned(),
+                pointer: "/resources/gpus/count".to_owned(),
+                value: json!(8),
+            }),
+            judged: 1,
+        }),
+        untested: None,
+    });
+    let spec = json!({"workload": {"command": {"argv": ["true"]}}, "resources": {"gpus": {"count": 16}}});
+    let post = |path: &str| stand.tcp("POST", path).token(CLIENT);
+    let refused =
+        post("/v1/jobs").header("Prefer", "handling=strict, impossible=refuse").json(&spec).send().ok(422);
+    assert_eq!(
+        (refused.code().as_str(), refused.pointers()),
+        ("no_worker_fits", vec!["/resources/gpus/count".to_owned()])
+    );
+    let problem = refused.json();
+    assert!(problem["detail"].as_str().unwrap().contains("needs 16 GPUs, has 8 in all"), "{problem}");
+    assert_eq!(problem["errors"][0]["detail"], "it could run with 8 GPUs instead of 16");
+    let listed = || {
+        stand.tcp("GET", "/v1/jobs").token(CLIENT).send().ok(200).json()["items"].as_array().unwrap().len()
+    };
+    assert_eq!(listed(), 0, "nothing was accepted");
+
+    let keyed = || post("/v1/jobs").header("Idempotency-Key", "k1");
+    let queued = keyed().json(&spec).send().ok(201).json();
+    assert_eq!(queued["warnings"][0]["pointer"], "/resources/gpus/count");
+    let detail = queued["warnings"][0]["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("has 8 in all") && detail.contains("8 GPUs instead of 16"), "{detail}");
+    // A repeat of what was accepted is that, whatever would be said now.
+    let again = keyed().header("Prefer", "impossible=refuse").json(&spec).send().ok(201).json();
+    assert_eq!((&again["id"], &again["warnings"]), (&queued["id"], &queued["warnings"]));
+    let batch = post("/v1/jobs/batch").json(&json!({"jobs": [spec, spec]})).send().ok(201).json();
+    assert_eq!(batch["warnings"][1]["pointer"], "/jobs/1/resources/gpus/count");
+    assert_eq!(listed(), 3);
+}
