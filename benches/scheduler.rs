@@ -13,7 +13,7 @@ use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::{GpuCount, GpuRequest, MemoryKind, Resources};
 use gpulayer::contract::worker::{Capabilities, WorkerKind};
-use gpulayer::domain::placement::{Input, Pass, Place, Placer, Policy, QueuedJob, Shape};
+use gpulayer::domain::placement::{Input, Luggage, Pass, Place, Placer, Policy, QueuedJob, Shape};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -145,6 +145,7 @@ fn main() -> anyhow::Result<()> {
             shape: shapes[random.random_range(0..SHAPES)].clone(),
             project: PROJECTS[random.random_range(0..PROJECTS.len())].into(),
             avoid: None,
+            luggage: Luggage::default(),
         };
         placer.apply(Input::Queued(job))?;
     }

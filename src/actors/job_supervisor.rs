@@ -53,7 +53,7 @@ use crate::credentials::known::Credentials;
 use crate::domain::credentials::table::TokenTable;
 use crate::domain::job::LiveJob;
 use crate::domain::ledger::{Alarm, Ledger, Notice};
-use crate::domain::placement::{Place, QueuedJob, Shape};
+use crate::domain::placement::{Luggage, Place, QueuedJob, Shape};
 use crate::journal::{Journal, Seq};
 use crate::store::Reads;
 
@@ -313,6 +313,8 @@ impl JobSupervisor {
                     shape: job.shape.clone(),
                     project: job.project.clone(),
                     avoid: job.avoid,
+                    // One whose spec was left in the store goes without: it is a hint.
+                    luggage: job.spec.as_deref().map_or_else(Luggage::default, Luggage::of),
                 },
             });
         }

@@ -5,7 +5,7 @@
 //! shapes and workers, never at their product with the length of the queue. [`Placer`] is the whole: it takes
 //! [`Input`]s, one after the other, and answers those that ask for a [`Pass`]. In it, [`Queue`] holds who waits, [`Pool`]
 //! what the workers have and what is taken, [`Shares`] who had how much, [`Reservations`] what was promised to big jobs;
-//! [`explain`] says why not.
+//! `Warmth` says where a job's files may be already; [`explain`] says why not.
 
 mod candidates;
 mod explain;
@@ -27,6 +27,7 @@ mod reservations;
 pub mod shares;
 mod suggest;
 mod waiting;
+mod warmth;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,11 +43,12 @@ pub use outlook::{Never, Outlook};
 pub use pass::{Pass, Placed, Preemption};
 pub use placer::{Placer, QuotaLack};
 pub use policy::{Policy, ProjectPolicy};
-pub use pool::{Capacity, Holding, Place, Pool, PoolError, PoolWorker};
+pub use pool::{Capacity, Holding, NotHeld, Place, Pool, PoolWorker};
 pub use profiles::{PROFILES, vendor_of};
 pub use queue::{Queue, QueuedJob};
 pub use reservations::{Reservation, Reservations, ReservedPart};
 pub use shares::Shares;
+pub use warmth::Luggage;
 
 use super::secrets::SecretRef;
 use crate::contract::ids::{Epoch, JobId, WorkerId};

@@ -14,7 +14,7 @@ use gpulayer::clock;
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::quantity::{Cpus, Timestamp};
 use gpulayer::contract::worker::{Capabilities, WorkerKind};
-use gpulayer::domain::placement::{Place, Policy, QueuedJob, Shape};
+use gpulayer::domain::placement::{Luggage, Place, Policy, QueuedJob, Shape};
 
 use crate::recorder::{Heard, recorder, settle};
 
@@ -35,6 +35,7 @@ fn job(number: u128) -> JobQueued {
             shape: Arc::new(Shape::default()),
             project: "default".into(),
             avoid: None,
+            luggage: Luggage::default(),
         },
     }
 }

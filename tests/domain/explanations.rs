@@ -23,7 +23,7 @@ fn pass(placer: &mut Placer) -> Vec<JobId> {
 }
 
 /// The shape with a suggestion followed, as a person would follow it in the spec.
-fn followed(shape: &Shape, suggestion: &Suggestion) -> Arc<Shape> {
+pub fn followed(shape: &Shape, suggestion: &Suggestion) -> Arc<Shape> {
     let mut whole = serde_json::to_value(shape).unwrap();
     let pointer = match suggestion.pointer.as_str() {
         "/distributed/nodes" => "/nodes",

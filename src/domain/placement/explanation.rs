@@ -9,7 +9,7 @@ use super::outlook;
 use super::reservations::{Applicant, Way};
 use super::suggest::{self, Change, Room};
 use super::waiting::waiting_for;
-use super::{Input, Placer, PoolWorker, QueuedJob, Shape};
+use super::{Input, Luggage, Placer, PoolWorker, QueuedJob, Shape};
 use crate::contract::explain::{Explanation, ReservedPlace, Suggestion, Verdict, WorkersAnswer};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
@@ -93,6 +93,8 @@ impl Placer {
             amount: job.shape.amount(),
             // As if it had no limit: whether it would end in time is what the pass knows.
             ends_by: None,
+            avoid: job.avoid,
+            luggage: job.luggage,
         }
     }
 
@@ -130,7 +132,7 @@ impl Placer {
         let mut list = Candidates::find(wants, self.pool.workers(), &mut checks);
         let ends_by = job.shape.bound_s.map(|bound| now.plus(self.policy.staging_s).plus(bound));
         let applicant = Applicant { ends_by, ..self.applicant_of(job) };
-        list.seats(job.shape.nodes(), None, &applicant, &self.pool, &self.reservations, &mut checks).is_some()
+        list.seats(job.shape.nodes(), &applicant, self.ground(), &mut checks).is_some()
     }
 
     /// A copy in which this job waits as it is said to; `None` when that is too much to copy.
@@ -198,5 +200,6 @@ impl Placer {
 
 /// A job that nobody submitted.
 pub fn wish(job_id: JobId, priority: i32, project: Arc<str>, shape: Arc<Shape>, now: Timestamp) -> QueuedJob {
-    QueuedJob { job_id, epoch: 0, priority, submitted_at: now, shape, project, avoid: None }
+    let luggage = Luggage::default();
+    QueuedJob { job_id, epoch: 0, priority, submitted_at: now, shape, project, avoid: None, luggage }
 }

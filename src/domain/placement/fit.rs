@@ -394,7 +394,7 @@ impl fmt::Display for Lack<'_> {
     }
 }
 
-fn plain(millis: u64) -> Cpus {
+pub(super) fn plain(millis: u64) -> Cpus {
     Cpus::from_millis(u32::try_from(millis).unwrap_or(u32::MAX))
 }
 

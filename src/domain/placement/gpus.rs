@@ -1,6 +1,6 @@
 //! GPUs of a worker: which of them suit a request, and which set of those that are free is the best to give.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::models;
@@ -219,6 +219,13 @@ fn grouped<'a, K: Ord>(gpus: &[&'a PoolGpu], key: impl Fn(&PoolGpu) -> K) -> BTr
         groups.entry(key(gpu)).or_default().push(gpu);
     }
     groups
+}
+
+/// How far apart GPUs of one worker are: on how many islands, and on how many memory nodes.
+pub(super) fn spread(gpus: &[&PoolGpu]) -> (usize, usize) {
+    let islands: BTreeSet<u32> = gpus.iter().map(|gpu| gpu.island).collect();
+    let nodes: BTreeSet<Option<u32>> = gpus.iter().map(|gpu| gpu.numa_node).collect();
+    (islands.len(), nodes.len())
 }
 
 fn close_together<'a>(gpus: &[&'a PoolGpu], count: usize) -> Vec<&'a PoolGpu> {

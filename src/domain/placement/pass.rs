@@ -2,15 +2,15 @@
 //! call goes on, because a lane without room is remembered until some worker has grown.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::candidates::{Candidates, Seat};
+use super::candidates::{Candidates, Ground, Seat};
 use super::fit::Wants;
 use super::gpus::GpuUuid;
 use super::pool::{Holding, Place};
 use super::queue::{Blocked, LaneKey, Turn};
-use super::reservations::{self, Applicant};
+use super::reservations::{self, Applicant, Reservations};
 use super::shares;
 use super::{Grant, Placement, Placer, QueuedJob, Seated, Shape, preemption};
 use crate::contract::ids::{JobId, WorkerId};
@@ -71,9 +71,30 @@ struct Key {
 /// Lists of candidates by shape and by the growth they begin at, shared by the lanes of a shape.
 type Lists = HashMap<(*const Shape, Option<u64>), Candidates>;
 
+/// Heads of lanes that found no room in this pass, in the order of service, until something is reserved for them.
+#[derive(Debug, Default)]
+struct PassedOver {
+    waiting: VecDeque<(Turn, u32)>,
+    /// The first of them waits for workers that were reserved for others when so many reservations had been dropped.
+    held_up: Option<u64>,
+}
+
+/// Whether workers were reserved for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reserving {
+    Made,
+    /// It has some already, or no worker could ever take it.
+    Needless,
+    /// Those that could take it are reserved for others.
+    HeldUp,
+}
+
+/// Shapes that no worker could ever take are forgotten when there are so many.
+const MOST_HOPELESS: usize = 4_096;
+
 impl Placer {
-    /// Places what can be placed now. Costs at most two checks per shape and worker, and two per placement, besides
-    /// the few reservations; `budget_checks` may be overrun by the scan of one shape, so that every call gets on.
+    /// Places what can be placed now. Costs at most two checks per shape and worker, two per placement and a few for
+    /// its luggage, besides the few reservations; `budget_checks` may be overrun by the scan of one shape, so that every call gets on.
     pub(super) fn pass(&mut self, now: Timestamp, budget_checks: u32) -> Pass {
         self.shares.advance(now);
         let mut pass = Pass::default();
@@ -81,7 +102,7 @@ impl Placer {
         let all: Vec<_> = self.queue.heads().collect();
         heads.extend(all.into_iter().filter_map(|(turn, lane)| Some(Reverse(self.key(turn, lane)?))));
         let mut lists = Lists::new();
-        let mut passed_over: Vec<(Turn, u32)> = Vec::new();
+        let mut passed_over = PassedOver::default();
         while let Some(Reverse(key)) = heads.pop() {
             let Some(fresh) = self.key(key.turn, key.lane) else { continue };
             if fresh.load > key.load {
@@ -94,7 +115,7 @@ impl Placer {
             let lane_key = lane_key.clone();
             let growth = self.pool.growth();
             if let Some(blocked) = blocked.filter(|blocked| blocked.growth == growth) {
-                passed_over.push((turn, lane));
+                passed_over.waiting.push_back((turn, lane));
                 if blocked.turn != turn {
                     self.queue.block(lane, Blocked { growth, turn });
                     self.preempt(turn, &lane_key, &mut pass);
@@ -111,7 +132,7 @@ impl Placer {
             let since = blocked.map(|blocked| blocked.growth);
             let Some(seats) = self.seats(turn, &lane_key, since, now, &mut lists, &mut pass.checks) else {
                 self.queue.block(lane, Blocked { growth, turn });
-                passed_over.push((turn, lane));
+                passed_over.waiting.push_back((turn, lane));
                 self.preempt(turn, &lane_key, &mut pass);
                 continue;
             };
@@ -142,7 +163,13 @@ impl Placer {
             priority: turn.priority.0,
             amount: lane.shape.amount(),
             ends_by: lane.shape.bound_s.map(|bound| now.plus(self.policy.staging_s).plus(bound)),
+            avoid: self.queue.avoided(turn),
+            luggage: self.queue.luggage(turn),
         }
+    }
+
+    pub(super) fn ground(&self) -> Ground<'_> {
+        Ground { pool: &self.pool, reservations: &self.reservations, warmth: &self.warmth }
     }
 
     fn seats(
@@ -165,7 +192,7 @@ impl Placer {
             }
         });
         let applicant = self.applicant(turn, lane, now);
-        list.seats(nodes, self.queue.avoided(turn), &applicant, &self.pool, &self.reservations, checks)
+        list.seats(nodes, &applicant, self.ground(), checks)
     }
 
     fn seat(&mut self, turn: Turn, lane: &LaneKey, seats: Vec<Seat>, now: Timestamp) -> Option<Placed> {
@@ -177,6 +204,7 @@ impl Placer {
             let incarnation = self.pool.worker(worker_id).map_or(0, |worker| worker.incarnation);
             let weight = self.take(worker_id, place, &job, gpus.clone(), applicant.ends_by);
             self.reservations.passed(worker_id, &applicant);
+            self.warmth.note(worker_id, job.luggage);
             seated.push(Seated { worker_id, incarnation, gpus, weight });
         }
         self.drop_reservation(job.job_id);
@@ -201,47 +229,55 @@ impl Placer {
         weight
     }
 
-    /// Reserves for the jobs that are about to be overtaken, as long as reservations are left. Whether any was made.
+    /// Reserves for the jobs that are about to be overtaken, in their order, as long as reservations are left. Whether
+    /// any was made.
     fn reserve_for_overtaken(
         &mut self,
-        passed_over: &mut Vec<(Turn, u32)>,
+        passed_over: &mut PassedOver,
         now: Timestamp,
         checks: &mut u32,
     ) -> bool {
         let mut reserved = false;
-        for (turn, lane) in passed_over.drain(..) {
-            if self.reservations.len() >= self.policy.reservations as usize {
-                break;
-            }
-            let job_id = turn.job_id();
-            let Some((lane, _)) = self.queue.standing(lane) else { continue };
-            let shape = lane.shape.clone();
-            if self.reservations.of(job_id).is_some()
-                || self.hopeless.get(&shape) == Some(&self.pool.arrivals())
-            {
-                continue;
-            }
-            let wants = Wants::of(&shape, &self.pool);
-            *checks = checks.saturating_add(u32::try_from(self.pool.workers().count()).unwrap_or(u32::MAX));
-            match reservations::reserve(
-                &wants,
-                shape.nodes(),
-                turn.priority.0,
-                &self.pool,
-                &self.reservations,
-                now,
-            ) {
-                Some(reservation) => {
-                    self.reservations.make(job_id, reservation);
-                    reserved = true;
+        while self.reservations.len() < self.policy.reservations as usize
+            && passed_over.held_up != Some(self.reservations.dropped())
+            && let Some(&(turn, lane)) = passed_over.waiting.front()
+        {
+            match self.reserve_for(turn, lane, now, checks) {
+                // Those behind it would take one by one what it needs at once.
+                Reserving::HeldUp => passed_over.held_up = Some(self.reservations.dropped()),
+                made => {
+                    reserved |= made == Reserving::Made;
+                    passed_over.waiting.pop_front();
                 }
-                None if self.reservations.is_empty() => {
-                    self.hopeless.insert(shape, self.pool.arrivals());
-                }
-                None => {}
             }
         }
         reserved
+    }
+
+    fn reserve_for(&mut self, turn: Turn, lane: u32, now: Timestamp, checks: &mut u32) -> Reserving {
+        let (job_id, arrivals) = (turn.job_id(), self.pool.arrivals());
+        let Some((lane, _)) = self.queue.standing(lane) else { return Reserving::Needless };
+        let shape = lane.shape.clone();
+        if self.reservations.of(job_id).is_some() || self.hopeless.get(&shape) == Some(&arrivals) {
+            return Reserving::Needless;
+        }
+        let wants = Wants::of(&shape, &self.pool);
+        let mut among = |reservations: &Reservations| {
+            *checks = checks.saturating_add(u32::try_from(self.pool.workers().count()).unwrap_or(u32::MAX));
+            reservations::reserve(&wants, shape.nodes(), turn.priority.0, &self.pool, reservations, now)
+        };
+        if let Some(reservation) = among(&self.reservations) {
+            self.reservations.make(job_id, reservation);
+            return Reserving::Made;
+        }
+        if !self.reservations.is_empty() && among(&Reservations::default()).is_some() {
+            return Reserving::HeldUp;
+        }
+        if self.hopeless.len() >= MOST_HOPELESS {
+            self.hopeless.clear();
+        }
+        self.hopeless.insert(shape, arrivals);
+        Reserving::Needless
     }
 
     fn preempt(&mut self, turn: Turn, lane: &LaneKey, pass: &mut Pass) {

@@ -5,13 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Shape;
+use super::fit::plain;
 use super::input::Input;
 use super::pass::{Pass, Placed};
 use super::policy::Policy;
-use super::pool::{Holding, Place, Pool, PoolError};
+use super::pool::{Holding, NotHeld, Place, Pool};
 use super::queue::Queue;
 use super::reservations::Reservations;
 use super::shares::Shares;
+use super::warmth::Warmth;
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::spec::GpuCount;
 
@@ -29,6 +31,7 @@ pub struct Placer {
     pub(super) leaving: BTreeSet<Place>,
     /// Shapes that no worker could ever take, by the arrivals at which that was found.
     pub(super) hopeless: HashMap<Arc<Shape>, u64>,
+    pub(super) warmth: Warmth,
 }
 
 /// Why a project may have no more now.
@@ -54,7 +57,7 @@ impl fmt::Display for QuotaLack<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             QuotaLack::Cpus { project, most_millis } => {
-                write!(f, "project {project} has all the CPUs that it may ({})", *most_millis as f64 / 1000.0)
+                write!(f, "project {project} has all the CPUs that it may ({})", plain(*most_millis))
             }
             QuotaLack::Gpus { project, most } => {
                 write!(f, "project {project} has all the GPUs that it may ({most})")
@@ -75,11 +78,12 @@ impl Placer {
             proposed: HashMap::new(),
             leaving: BTreeSet::new(),
             hopeless: HashMap::new(),
+            warmth: Warmth::default(),
         }
     }
 
     /// Takes one thing in. Only [`Input::Pass`] is answered with anything.
-    pub fn apply(&mut self, input: Input) -> Result<Pass, PoolError> {
+    pub fn apply(&mut self, input: Input) -> Result<Pass, NotHeld> {
         match input {
             Input::Queued(job) => self.queue.insert(job),
             Input::Unqueued { job_id } => {
@@ -99,8 +103,7 @@ impl Placer {
                 self.reserve_anew(worker_id);
             }
             Input::WorkerDown { worker_id } => {
-                // Not there: it never was up, so there is nothing to take back.
-                let _ = self.pool.worker_down(worker_id);
+                self.pool.worker_down(worker_id);
                 self.reserve_anew(worker_id);
             }
             Input::WorkerHealth { worker_id, unhealthy } => {
@@ -117,6 +120,7 @@ impl Placer {
             }
             Input::WorkerLeft { worker_id } => {
                 self.pool.worker_left(worker_id);
+                self.warmth.forget(worker_id);
                 self.reserve_anew(worker_id);
             }
             Input::Pass { now, budget_checks } => {
@@ -149,7 +153,7 @@ impl Placer {
         &self.reservations
     }
 
-    fn refused(&mut self, job_id: JobId, gone: bool) -> Result<(), PoolError> {
+    fn refused(&mut self, job_id: JobId, gone: bool) -> Result<(), NotHeld> {
         let Some(placed) = self.proposed.remove(&job_id) else { return Ok(()) };
         let place = placed.place();
         for seat in &placed.seats {
@@ -161,7 +165,7 @@ impl Placer {
         Ok(())
     }
 
-    fn release(&mut self, worker_id: WorkerId, place: Place) -> Result<(), PoolError> {
+    fn release(&mut self, worker_id: WorkerId, place: Place) -> Result<(), NotHeld> {
         let Holding { grant, project, weight, .. } = self.pool.release(worker_id, place)?;
         self.shares.give_back(&project, &grant, weight);
         self.leaving.remove(&place);

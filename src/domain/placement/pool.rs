@@ -108,19 +108,10 @@ impl PoolWorker {
     }
 }
 
-/// A broken invariant of the bookkeeping.
+/// What is given back is not on the books.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PoolError {
-    /// No such worker.
-    #[error("worker {0} is not in the pool")]
-    UnknownWorker(WorkerId),
-    /// A new task does not fit in what is free.
-    #[error("worker {0} has less free than is to be taken")]
-    Overcommitted(WorkerId),
-    /// What is given back is not held.
-    #[error("worker {0} does not hold what is to be released")]
-    NotHeld(WorkerId),
-}
+#[error("worker {0} does not hold what is to be released")]
+pub struct NotHeld(pub WorkerId);
 
 /// All known workers.
 #[derive(Debug, Clone, Default)]
@@ -132,7 +123,8 @@ pub struct Pool {
     growth: u64,
     grown: BTreeSet<(u64, WorkerId)>,
     capacity: Capacity,
-    /// Counts how often a worker said what it has: what no worker could ever take may fit one of them now.
+    /// Counts how often a worker said what it has, or began to take tasks: what no worker could ever take may fit one of
+    /// them now.
     arrivals: u64,
 }
 
@@ -183,14 +175,14 @@ impl Pool {
         let (amount, gpus) = (worker.total, worker.gpus.len() as u64);
         self.capacity.amount = self.capacity.amount.saturating_sub(amount_before).saturating_add(amount);
         self.capacity.gpus = self.capacity.gpus.saturating_sub(gpus_before).saturating_add(gpus);
-        self.arrivals += 1;
-        self.note_growth(id);
+        self.note_arrival(id);
     }
 
-    /// A worker takes no tasks for now; what it holds stays taken.
-    pub fn worker_down(&mut self, id: WorkerId) -> Result<(), PoolError> {
-        self.workers.get_mut(&id).ok_or(PoolError::UnknownWorker(id))?.accepting = false;
-        Ok(())
+    /// A worker takes no tasks for now; what it holds stays taken. One that never was up has nothing to take back.
+    pub fn worker_down(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.accepting = false;
+        }
     }
 
     /// A worker says why it takes no tasks, or that it does (`None`). One that never was up has nothing to say.
@@ -199,7 +191,7 @@ impl Pool {
             let well = unhealthy.is_none();
             worker.unhealthy = unhealthy;
             if well {
-                self.note_growth(id);
+                self.note_arrival(id);
             }
         }
     }
@@ -208,7 +200,7 @@ impl Pool {
     pub fn worker_secrets(&mut self, id: WorkerId, names: Vec<String>) {
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.secrets = names.into_iter().collect();
-            self.note_growth(id);
+            self.note_arrival(id);
         }
     }
 
@@ -216,7 +208,7 @@ impl Pool {
     pub fn worker_draining(&mut self, id: WorkerId, draining: bool) {
         self.entry(id).draining = draining;
         if !draining {
-            self.note_growth(id);
+            self.note_arrival(id);
         }
     }
 
@@ -239,22 +231,8 @@ impl Pool {
         }
     }
 
-    /// A new task takes its share; refused when it does not fit.
-    pub fn take(&mut self, id: WorkerId, place: Place, holding: Holding) -> Result<(), PoolError> {
-        let worker = self.workers.get(&id).ok_or(PoolError::UnknownWorker(id))?;
-        let free = |uuid: &GpuUuid| worker.gpus.iter().any(|gpu| gpu.uuid == *uuid && !gpu.held);
-        if !worker.free().holds(holding.grant.amount)
-            || !holding.grant.gpus.iter().all(free)
-            || worker.places.contains(&place)
-        {
-            return Err(PoolError::Overcommitted(id));
-        }
-        self.record_held(id, place, holding);
-        Ok(())
-    }
-
-    /// Records what a task holds already (after a restart of the server), on a worker that may not have spoken
-    /// yet. It is a fact, not a wish, so it may exceed what the worker offers.
+    /// Records what a task holds, new or from before a restart of the server, on a worker that may not have spoken yet. It
+    /// is a fact, not a wish, so it may exceed what the worker offers.
     pub fn record_held(&mut self, id: WorkerId, place: Place, holding: Holding) {
         let worker = self.entry(id);
         worker.held = worker.held.saturating_add(holding.grant.amount);
@@ -266,9 +244,9 @@ impl Pool {
     }
 
     /// Gives back what a task took.
-    pub fn release(&mut self, id: WorkerId, place: Place) -> Result<Holding, PoolError> {
-        let holding = self.holdings.remove(&(id, place)).ok_or(PoolError::NotHeld(id))?;
-        let worker = self.workers.get_mut(&id).ok_or(PoolError::UnknownWorker(id))?;
+    pub fn release(&mut self, id: WorkerId, place: Place) -> Result<Holding, NotHeld> {
+        let holding = self.holdings.remove(&(id, place)).ok_or(NotHeld(id))?;
+        let worker = self.entry(id);
         worker.held = worker.held.saturating_sub(holding.grant.amount);
         worker.places.remove(&place);
         for gpu in worker.gpus.iter_mut().filter(|gpu| holding.grant.gpus.contains(&gpu.uuid)) {
@@ -380,6 +358,12 @@ impl Pool {
             places: BTreeSet::new(),
             grown_at: 0,
         })
+    }
+
+    /// Something may fit there now that fitted nowhere before.
+    fn note_arrival(&mut self, id: WorkerId) {
+        self.arrivals += 1;
+        self.note_growth(id);
     }
 
     /// Something there may fit now that did not before.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Shape;
+use super::{Luggage, Shape};
 use crate::contract::ids::{Epoch, JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
@@ -28,6 +28,9 @@ pub struct QueuedJob {
     pub project: Arc<str>,
     /// A worker to keep away from if another would do.
     pub avoid: Option<WorkerId>,
+    /// What it brings along that a worker may have already.
+    #[serde(default, skip_serializing_if = "Luggage::is_empty")]
+    pub luggage: Luggage,
 }
 
 /// The order of service; the id, kept as bytes because a 128-bit integer would pad every entry, breaks ties.
@@ -68,6 +71,7 @@ struct Waiting {
     priority: i32,
     epoch: Epoch,
     submitted_at: Timestamp,
+    luggage: Luggage,
 }
 
 /// All waiting jobs. It remembers which lanes found no room, so it belongs to one [`super::Pool`] for life.
@@ -105,10 +109,10 @@ impl Queue {
     /// A waiting job.
     pub fn job(&self, job_id: JobId) -> Option<QueuedJob> {
         let id = job_id.to_bytes();
-        let Waiting { lane, priority, epoch, submitted_at } = *self.places.get(&id)?;
+        let Waiting { lane, priority, epoch, submitted_at, luggage } = *self.places.get(&id)?;
         let LaneKey { project, shape } = self.lane(lane)?.key.clone();
         let avoid = self.avoid.get(&id).copied();
-        Some(QueuedJob { job_id, epoch, priority, submitted_at, shape, project, avoid })
+        Some(QueuedJob { job_id, epoch, priority, submitted_at, shape, project, avoid, luggage })
     }
 
     /// What a waiting job asks for.
@@ -131,8 +135,8 @@ impl Queue {
         if let Some(Some(entry)) = self.lanes.get_mut(lane as usize) {
             entry.turns.insert(turn);
         }
-        let waiting =
-            Waiting { lane, priority: job.priority, epoch: job.epoch, submitted_at: job.submitted_at };
+        let QueuedJob { priority, epoch, submitted_at, luggage, .. } = job;
+        let waiting = Waiting { lane, priority, epoch, submitted_at, luggage };
         self.places.insert(id, waiting);
         if let Some(worker) = job.avoid {
             self.avoid.insert(id, worker);
@@ -186,6 +190,11 @@ impl Queue {
     /// The worker the job of this turn keeps away from.
     pub(super) fn avoided(&self, turn: Turn) -> Option<WorkerId> {
         self.avoid.get(&turn.job_id).copied()
+    }
+
+    /// What the job of this turn brings along.
+    pub(super) fn luggage(&self, turn: Turn) -> Luggage {
+        self.places.get(&turn.job_id).map_or_else(Luggage::default, |waiting| waiting.luggage)
     }
 
     /// Remembers that no worker had room for this lane.

@@ -4,13 +4,14 @@
 //! does not need.
 //!
 //! **The bound.** A reserved job starts at the latest when the tasks have ended that held its workers when they were
-//! reserved, as long as these workers stay and no job of a higher priority comes.
+//! reserved, as long as these workers stay and no job of a higher priority comes. Reservations are made in the order of
+//! service: where one waits for workers that are reserved for others, those behind it reserve nothing more.
 
 use std::collections::BTreeMap;
 
 use super::fit::Wants;
 use super::gpus::{GpuUuid, PoolGpu};
-use super::{Amount, Pool, PoolWorker};
+use super::{Amount, Luggage, Pool, PoolWorker};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
@@ -43,13 +44,16 @@ impl ReservedPart {
     }
 }
 
-/// Somebody who would like a place on a reserved worker.
+/// Somebody who would like a place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Applicant {
     pub(super) job_id: JobId,
     pub(super) priority: i32,
     pub(super) amount: Amount,
     pub(super) ends_by: Option<Timestamp>,
+    /// A worker to keep away from if another would do.
+    pub(super) avoid: Option<WorkerId>,
+    pub(super) luggage: Luggage,
 }
 
 /// What an applicant may take of a worker.
@@ -68,6 +72,8 @@ pub(super) enum Way<'a> {
 pub struct Reservations {
     by_job: BTreeMap<JobId, Reservation>,
     by_worker: BTreeMap<WorkerId, JobId>,
+    /// Counts how often one was dropped: what could not be reserved may be free for it now.
+    dropped: u64,
 }
 
 impl Reservations {
@@ -135,10 +141,16 @@ impl Reservations {
         self.by_job.insert(job_id, reservation);
     }
 
+    /// Stands for the newest drop.
+    pub(super) const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
     /// Nothing is reserved for a job any more; the workers that are open again.
     pub(super) fn drop_of(&mut self, job_id: JobId) -> Vec<WorkerId> {
-        let parts = self.by_job.remove(&job_id).map_or_else(Vec::new, |reservation| reservation.parts);
-        let workers: Vec<WorkerId> = parts.into_iter().map(|part| part.worker_id).collect();
+        let Some(reservation) = self.by_job.remove(&job_id) else { return Vec::new() };
+        self.dropped += 1;
+        let workers: Vec<WorkerId> = reservation.parts.into_iter().map(|part| part.worker_id).collect();
         for worker_id in &workers {
             self.by_worker.remove(worker_id);
         }

@@ -40,12 +40,19 @@ pub struct Shares {
     step_ms: u64,
     as_of_ms: u64,
     projects: BTreeMap<Arc<str>, Usage>,
+    /// What was given back since `as_of_ms`: it was held until then at least, and the next look at the clock counts it.
+    given_back: BTreeMap<Arc<str>, u64>,
 }
 
 impl Shares {
     /// Nobody has had anything.
     pub fn new(half_life: Seconds) -> Self {
-        Self { step_ms: (half_life.millis() / STEPS).max(1), as_of_ms: 0, projects: BTreeMap::new() }
+        Self {
+            step_ms: (half_life.millis() / STEPS).max(1),
+            as_of_ms: 0,
+            projects: BTreeMap::new(),
+            given_back: BTreeMap::new(),
+        }
     }
 
     /// Time passes: what is held is used, and what was used gets older. A clock that was put back changes nothing.
@@ -58,8 +65,9 @@ impl Shares {
             let step_end = (self.as_of_ms / self.step_ms + 1) * self.step_ms;
             let until = now_ms.min(step_end);
             let span = u128::from(until - self.as_of_ms);
-            for usage in self.projects.values_mut() {
-                usage.used += u128::from(usage.held) * span;
+            for (project, usage) in &mut self.projects {
+                let given_back = self.given_back.get(project).copied().unwrap_or(0);
+                usage.used += (u128::from(usage.held) + u128::from(given_back)) * span;
                 if until == step_end {
                     usage.used = (usage.used * STEP_FACTOR) >> 32;
                 }
@@ -70,6 +78,7 @@ impl Shares {
                 self.as_of_ms = now_ms;
             }
         }
+        self.given_back.clear();
     }
 
     /// A project took something.
@@ -81,11 +90,13 @@ impl Shares {
     }
 
     /// And gave it back.
-    pub fn give_back(&mut self, project: &str, grant: &Grant, weight: u64) {
+    pub fn give_back(&mut self, project: &Arc<str>, grant: &Grant, weight: u64) {
         if let Some(usage) = self.projects.get_mut(project) {
             usage.held = usage.held.saturating_sub(weight);
             usage.cpu_millis = usage.cpu_millis.saturating_sub(grant.amount.cpu_millis);
             usage.gpus = usage.gpus.saturating_sub(grant.gpus.len() as u64);
+            let given_back = self.given_back.entry(project.clone()).or_default();
+            *given_back = given_back.saturating_add(weight);
         }
     }
 
@@ -150,6 +161,21 @@ mod tests {
         assert!((used * 49 / 100..=used * 51 / 100).contains(&later), "{used} {later}");
         shares.advance(at(1_200 * DAY));
         assert_eq!(shares.all().count(), 0, "nothing is kept of who had something long ago");
+    }
+
+    #[test]
+    fn a_task_counts_until_it_is_given_back_though_nobody_looked_at_the_clock_meanwhile() {
+        let mut shares = Shares::new(Seconds::new(DAY as u64));
+        let project: Arc<str> = "vision".into();
+        shares.advance(at(1_000 * DAY));
+        shares.take(&project, &cores(1000), 1000);
+        shares.give_back(&project, &cores(1000), 1000);
+        assert_eq!(shares.usage("vision").cpu_millis, 0, "and its quota is free at once");
+        shares.advance(at(1_000 * DAY + 3600));
+        let used = shares.usage("vision").used;
+        assert!((3_500_000_000..=3_600_000_000).contains(&used), "{used}");
+        shares.advance(at(1_000 * DAY + 3601));
+        assert!(shares.usage("vision").used <= used, "but no longer");
     }
 
     #[test]

@@ -1,0 +1,276 @@
+//! What the scheduler promises, over random clusters and histories: docs/SCHEDULING.md says which test holds which
+//! promise. Placing without overcommitment, GPUs by uuid, whole gangs, quotas and kept reservations are checked by the
+//! world itself, at every step of every test that uses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpulayer::contract::explain::Verdict;
+use gpulayer::contract::ids::JobId;
+use gpulayer::domain::placement::{Input, Pass, Policy, ProjectPolicy, QueuedJob};
+use proptest::prelude::*;
+
+use crate::explanations::followed;
+use crate::placement::{UNBOUNDED, tell};
+use crate::world::{MACHINES, Step, Wish, World, at, policies, project, steps, wishes};
+
+fn placed_in(pass: &Pass) -> BTreeSet<JobId> {
+    pass.placements.iter().map(|placed| placed.job.job_id).collect()
+}
+
+proptest! {
+    /// No machine and no GPU has two owners, gangs are whole, quotas are kept and no reservation is delayed, whatever
+    /// happens (see the module); and when all is well again, every job runs that the machines could ever hold.
+    #[test]
+    fn nothing_is_given_twice_no_promise_is_broken_and_everybody_runs_in_the_end(
+        policy in policies(),
+        steps in steps(),
+    ) {
+        let mut world = World::with(policy, &MACHINES);
+        steps.iter().for_each(|step| drop(world.step(step)));
+        world.run_out();
+        for (number, wish) in world.meant() {
+            prop_assert_eq!(world.waits(number), !world.could_run(wish), "job {} {:?}", number, wish);
+        }
+    }
+
+    /// The same inputs, the same passes, to the last field; and the same words about who waits.
+    #[test]
+    fn a_history_replays_bit_equal(policy in policies(), steps in steps()) {
+        let run = || {
+            let mut world = World::with(policy.clone(), &MACHINES);
+            let passes: Vec<Pass> = steps.iter().map(|step| world.step(step)).collect();
+            let now = at(world.second);
+            let waiting = world.wishes.keys().map(|number| JobId::from_u128(*number));
+            let words: Vec<_> = waiting.map(|job_id| world.placer.explain_job(job_id, now)).collect();
+            (passes, words)
+        };
+        prop_assert_eq!(run(), run());
+    }
+
+    /// Every job that waits has an answer of every worker, and the answers say why it waits. A change that is suggested
+    /// lets it start when it is made.
+    #[test]
+    fn who_waits_is_told_why_by_every_worker_and_what_is_suggested_helps(
+        policy in policies(),
+        steps in steps(),
+    ) {
+        let mut world = World::with(policy, &MACHINES);
+        steps.iter().for_each(|step| drop(world.step(step)));
+        let now = at(world.second);
+        let names: BTreeSet<String> = (1..=MACHINES.len()).map(|number| format!("w{number}")).collect();
+        for (number, wish) in world.wishes.iter().filter(|(number, _)| world.waits(**number)) {
+            let job_id = JobId::from_u128(*number);
+            let explanation = world.placer.explain_job(job_id, now).unwrap();
+            let answered: Vec<&String> = explanation.workers.iter().flat_map(|answer| &answer.workers).collect();
+            prop_assert_eq!(answered.len(), names.len(), "one answer each");
+            prop_assert!(answered.into_iter().all(|name| names.contains(name)));
+            prop_assert!(explanation.workers.iter().all(|answer| !answer.reason.is_empty()));
+            prop_assert!(
+                explanation.verdict != Verdict::Fits || explanation.quota.is_some(),
+                "job {} waits, and nobody says why: {}", number, explanation.summary
+            );
+            for suggestion in &explanation.suggestions {
+                let mut tried = world.placer.clone();
+                let job = tried.queue().job(job_id).unwrap();
+                let shape = followed(&wish.shape(), suggestion);
+                tell(&mut tried, Input::Queued(QueuedJob { shape, ..job }));
+                let pass = tried.apply(Input::Pass { now, budget_checks: UNBOUNDED }).unwrap();
+                prop_assert!(placed_in(&pass).contains(&job_id), "{:?}: {}", suggestion, explanation.summary);
+            }
+        }
+    }
+
+    /// The bound: where all tasks end within a limit, the first in the order starts within that limit, whatever its size
+    /// and however many small ones come after it.
+    #[test]
+    fn who_is_first_starts_within_the_longest_limit(
+        stream in prop::collection::vec((wishes(), 0usize..3), 20..80),
+        reservations in 1u32..4,
+    ) {
+        const LIMIT: u64 = 40;
+        let mut world = World::with(Policy { reservations, ..Policy::default() }, &MACHINES);
+        let mut first_since: BTreeMap<u128, u64> = BTreeMap::new();
+        for (wish, ends) in stream {
+            let wish = Wish { project: "one", priority: 0, limit: Some(wish.runs.max(LIMIT - wish.runs)), ..wish };
+            if !world.could_run(&wish) {
+                continue;
+            }
+            world.submit(wish);
+            world.pass();
+            for _ in 0..=ends {
+                let first = world.wishes.keys().copied().find(|number| world.waits(*number));
+                if let Some(first) = first {
+                    let since = *first_since.entry(first).or_insert(world.second);
+                    prop_assert!(world.second < since + LIMIT, "job {} is first since {}", first, since);
+                }
+                world.go_on();
+            }
+        }
+    }
+
+    /// One more worker, and never fewer jobs run: of one shape in one pass, whatever runs already and whatever worker it is.
+    #[test]
+    fn one_more_worker_never_places_fewer_of_one_shape(
+        before in prop::collection::vec(wishes(), 0..12),
+        wish in wishes(),
+        count in 1usize..16,
+        more in (1u32..9, 0u32..5),
+        reservations in 0u32..3,
+    ) {
+        let run = |machines: &[(u32, u32)]| {
+            let mut world = World::with(Policy { reservations, ..Policy::default() }, &MACHINES);
+            for earlier in &before {
+                if world.could_run(earlier) {
+                    world.submit(earlier.clone());
+                }
+            }
+            world.pass();
+            // Only what runs counts: who waits would compete.
+            let waiting: Vec<u128> = world.wishes.keys().copied().filter(|number| world.waits(*number)).collect();
+            for number in waiting {
+                tell(&mut world.placer, Input::Unqueued { job_id: JobId::from_u128(number) });
+            }
+            let ran = world.running.len();
+            machines.iter().for_each(|machine| world.join(*machine));
+            for _ in 0..count {
+                world.submit(wish.clone());
+            }
+            world.pass();
+            world.running.len() - ran
+        };
+        prop_assert!(run(&[more]) >= run(&[]));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// What each project is given comes to what it is due, whatever its jobs look like. What is held counts as if it had
+    /// been held for an hour, so it takes some hours.
+    #[test]
+    fn shares_converge_to_what_the_owner_said(
+        shares in (1u32..5, 1u32..5),
+        cores in (1u32..3, 1u32..3),
+        runs in (200u64..900, 200u64..900),
+    ) {
+        const SETTLED: u64 = 6 * 3600;
+        let mut policy = project(ProjectPolicy { share: shares.0, ..ProjectPolicy::default() });
+        policy.projects.insert("speech".into(), ProjectPolicy { share: shares.1, ..ProjectPolicy::default() });
+        let mut world = World::new(policy, &[8, 8, 8]);
+        let of = [("vision", cores.0, runs.0), ("speech", cores.1, runs.1)];
+        let mut served: BTreeMap<&str, u64> = BTreeMap::new();
+        while world.second < 3 * SETTLED {
+            // As many wait as could ever be placed at once.
+            for (project, cores, runs) in of {
+                let waits = |(number, wish): &(&u128, &Wish)| wish.project == project && world.waits(**number);
+                let waiting = world.wishes.iter().rev().take(100).filter(waits).count();
+                for _ in waiting..24 {
+                    world.submit(Wish::new(project, cores, runs));
+                }
+            }
+            world.pass();
+            let (before, running) = (world.second, world.running.clone());
+            prop_assert!(world.go_on());
+            for wish in running.keys().map(|number| &world.wishes[number]).filter(|_| before > SETTLED) {
+                *served.entry(wish.project).or_default() += u64::from(wish.cores) * (world.second - before);
+            }
+        }
+        let (vision, speech) = (served["vision"], served["speech"]);
+        let (had, due) = (vision * 1000 / (vision + speech), u64::from(shares.0 * 1000 / (shares.0 + shares.1)));
+        prop_assert!(had.abs_diff(due) <= 50, "{} of 1000, due are {}: {:?}", had, due, served);
+    }
+}
+
+/// A gang that waits for workers which are reserved for others: those behind it would take them one by one, each as it
+/// comes free, and it would never have all of them.
+#[test]
+fn single_workers_are_not_reserved_away_from_a_gang_that_waits_for_them() {
+    let mut world = World::new(Policy::default(), &[4, 4, 4]);
+    let whole = |runs| Wish::new("p", 4, runs);
+    for runs in [10, 20, 30] {
+        world.submit(whole(runs));
+    }
+    world.pass();
+    // Something is overtaken, so a worker is reserved for it.
+    let first = world.submit(whole(10));
+    world.submit(Wish { limit: Some(5), ..Wish::new("p", 1, 5) });
+    world.pass();
+    let gang = world.submit(Wish { nodes: 3, ..whole(10) });
+    let submitted = world.second;
+    let mut rounds = 0;
+    while world.waits(gang) {
+        // Whole workers and small ones in plenty, all of them behind it.
+        for runs in [10, 17, 25] {
+            world.submit(whole(runs));
+            world.submit(Wish::new("p", 1, runs % 7 + 1));
+        }
+        rounds += 1;
+        assert!(world.go_on() && rounds < 300, "it waits since {submitted}, now is {}", world.second);
+    }
+    assert!(world.started[&first] <= world.started[&gang]);
+    assert!(world.started[&gang] <= submitted + 60, "at {}", world.started[&gang]);
+}
+
+/// What nobody could take while its worker was drained may be taken, and so has to be reserved, when it is not.
+#[test]
+fn a_worker_that_takes_tasks_again_is_reserved_for_who_could_have_no_other() {
+    let mut world = World::new(Policy::default(), &[4, 2]);
+    world.step(&Step::Drain(0));
+    let big = world.submit(Wish::new("p", 4, 10));
+    world.submit(Wish::new("p", 1, 10));
+    world.pass();
+    assert!(world.placer.reservations().is_empty(), "no worker could take it");
+    tell(
+        &mut world.placer,
+        Input::WorkerDraining { worker_id: crate::placement::worker(1), draining: false },
+    );
+    world.pass();
+    assert!(world.running.contains_key(&big));
+    // The same, with the worker busy when it takes tasks again.
+    let mut world = World::new(Policy::default(), &[4, 2]);
+    for _ in 0..2 {
+        world.submit(Wish::new("p", 2, 100));
+    }
+    world.pass();
+    world.step(&Step::Drain(0));
+    let big = world.submit(Wish::new("p", 4, 10));
+    world.submit(Wish::new("p", 1, 10));
+    world.pass();
+    tell(
+        &mut world.placer,
+        Input::WorkerDraining { worker_id: crate::placement::worker(1), draining: false },
+    );
+    world.submit(Wish::new("p", 1, 500));
+    world.pass();
+    assert!(world.waits(big));
+    assert!(world.placer.reservations().of(JobId::from_u128(big)).is_some());
+}
+
+/// What an order cannot promise: with more workers the big one that is first may run where many small ones would.
+#[test]
+fn more_workers_may_mean_fewer_and_larger_jobs() {
+    let run = |machines: &[u32]| {
+        let mut world = World::new(Policy { reservations: 0, ..Policy::default() }, machines);
+        world.submit(Wish { nodes: 2, ..Wish::new("p", 4, 10) });
+        for _ in 0..4 {
+            world.submit(Wish::new("p", 1, 10));
+        }
+        world.pass();
+        world.running.keys().copied().collect::<Vec<_>>()
+    };
+    assert_eq!(run(&[4]), [2, 3, 4, 5]);
+    assert_eq!(run(&[4, 4]), [1], "the gang was first");
+}
+
+/// Nothing but integers decides.
+#[test]
+fn placement_counts_in_integers() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/domain/placement");
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.len() > 10);
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let floats = ["f32", "f64"].map(|word| text.split(|c: char| !c.is_alphanumeric()).any(|w| w == word));
+        assert_eq!(floats, [false, false], "{}", file.display());
+    }
+}
