@@ -8,6 +8,7 @@ mod job_states;
 mod machine;
 mod memory_growth;
 mod placement;
+mod replaying;
 mod sharing;
 mod spec;
 mod spec_round_trip;

@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::Shape;
 use super::input::Input;
 use super::pass::{Pass, Placed};
@@ -14,8 +16,8 @@ use super::reservations::Reservations;
 use super::shares::Shares;
 use crate::contract::ids::{JobId, WorkerId};
 
-/// See the module.
-#[derive(Debug, Clone)]
+/// See the module. Its stored form goes on bit-equal to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Placer {
     pub(super) policy: Policy,
     pub(super) queue: Queue,
@@ -27,6 +29,7 @@ pub struct Placer {
     /// Tasks that were told to go for others.
     pub(super) leaving: BTreeSet<Place>,
     /// Shapes that no worker could ever take, by the arrivals at which that was found.
+    #[serde(with = "super::pairs")]
     pub(super) hopeless: HashMap<Arc<Shape>, u64>,
 }
 
