@@ -28,6 +28,7 @@ pub mod on_demand;
 mod quantities;
 mod reach;
 pub mod reference;
+mod replay;
 mod resources;
 mod run;
 mod screen;
@@ -123,6 +124,7 @@ fn dispatch(cli: Cli, run_daemon: RunDaemon, start_log: StartLog) -> Result<Exit
     match &cli.command {
         Command::Server(ServerCommand::Start(args)) => return daemon::start(&context, args, run_daemon),
         Command::Server(ServerCommand::Init(args)) => return server_init::run(&context, args),
+        Command::Replay(args) => return replay::run(&context, args),
         _ => {}
     }
     // A worker has threads and runtimes of its own.
@@ -196,7 +198,9 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Resources(ResourcesCommand::Detect(args)) => resources::detect(context, args).await,
         Command::Whoami => whoami(context).await,
         // Handled before there was a runtime.
-        Command::Join(_) | Command::Server(_) | Command::Completions { .. } => Ok(ExitStatus::USAGE),
+        Command::Join(_) | Command::Server(_) | Command::Replay(_) | Command::Completions { .. } => {
+            Ok(ExitStatus::USAGE)
+        }
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Settings {
     pub start_timeout_s: Seconds,
     /// How the machines are shared.
     pub placement: Policy,
+    /// How much of what the scheduler is told is kept (bytes); 0 = nothing is recorded.
+    pub scheduling_record_max_bytes: u64,
     /// After which an idle per-user daemon leaves.
     pub idle_exit_s: Seconds,
     /// Threads that serve HTTP.

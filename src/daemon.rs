@@ -123,6 +123,9 @@ async fn live(mut options: DaemonOptions) -> Result<(), DaemonError> {
     house.durability.clone().reached(house.journal.newest()).await;
     serving.stop().await;
     house.durability.clone().reached(house.journal.newest()).await;
+    if let Some(recorder) = &house.recorder {
+        recorder.close();
+    }
     info!("stopped");
     Ok(())
 }

@@ -15,6 +15,7 @@ pub mod frameworks;
 pub mod gpu;
 pub mod journal;
 pub mod process;
+pub mod recording;
 pub mod short_file;
 pub mod store;
 pub mod tls;

@@ -7,6 +7,7 @@
 //! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
 //! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`, `Explain`, `LookAhead`).
 //! Tells: the supervisor (`PlacementProposed`).
+//! Records: every input and every pass, for `gpulayer replay`; nobody waits for that.
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
@@ -20,7 +21,9 @@ use super::messages::scheduler::{
 };
 use super::messages::send;
 use crate::clock;
+use crate::domain::placement::replay::{Answer, Entry, Passed};
 use crate::domain::placement::{Input, Pass, Placed, Placer, Policy};
+use crate::recording::Recorder;
 
 /// A batch of submissions arrives as one message per job.
 const MAILBOX: usize = 65_536;
@@ -34,6 +37,7 @@ pub struct Scheduler {
     pass_due: bool,
     stopped: bool,
     supervisor: Recipient<PlacementProposed>,
+    recorder: Option<Recorder>,
 }
 
 /// Run a pass, once everything that was queued in the mailbox has been taken in.
@@ -44,11 +48,26 @@ struct RunPass;
 impl Scheduler {
     /// A scheduler without jobs and workers.
     pub fn new(now: clock::Now, policy: Policy, supervisor: Recipient<PlacementProposed>) -> Self {
-        Self { placer: Placer::new(policy), now, pass_due: false, stopped: false, supervisor }
+        let placer = Placer::new(policy);
+        Self { placer, now, pass_due: false, stopped: false, supervisor, recorder: None }
+    }
+
+    /// The same, with all that it is told and answers on record.
+    pub fn recorded(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// Takes one thing in.
     fn take_in(&mut self, input: Input) -> Pass {
+        if let Some(recorder) = &self.recorder {
+            if recorder.wants_start() {
+                recorder.note(Entry::Start(Box::new(self.placer.clone())));
+            }
+            // A pass is recorded with its answer.
+            if !matches!(input, Input::Pass { .. }) {
+                recorder.note(Entry::Told(input.clone()));
+            }
+        }
         self.placer.apply(input).unwrap_or_else(|error| {
             // The books are the scheduler's own: a mismatch wastes or overlaps a place until the next restart,
             // which rebuilds them from the store.
@@ -126,6 +145,10 @@ impl Handler<RunPass> for Scheduler {
         }
         let now = (self.now)();
         let pass = self.take_in(Input::Pass { now, budget_checks: BUDGET_CHECKS });
+        if let Some(recorder) = &self.recorder {
+            let answer = Answer::from(&pass);
+            recorder.note(Entry::Passed(Passed { now, budget_checks: BUDGET_CHECKS, answer }));
+        }
         if !pass.placements.is_empty() || !pass.preemptions.is_empty() {
             let placements = pass.placements.iter().map(Placed::proposal).collect();
             self.supervisor.do_send(PlacementProposed { placements, preemptions: pass.preemptions });

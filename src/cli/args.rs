@@ -94,6 +94,8 @@ pub(super) enum Command {
     Whoami,
     /// Check this installation; with --server, the way to that server
     Doctor(DoctorArgs),
+    /// Make the recorded scheduling passes of this machine's server again, and say whether the same comes out
+    Replay(ReplayArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -162,6 +164,23 @@ pub(super) struct ExplainArgs {
     /// As if this job did not wait
     #[arg(long, value_name = "JOB", requires = "spec")]
     pub(super) without: Option<String>,
+}
+
+/// `gpulayer replay`.
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    /// This segment
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["last", "all"])]
+    pub(super) segment: Option<PathBuf>,
+    /// The newest segment
+    #[arg(long, conflicts_with = "all")]
+    pub(super) last: bool,
+    /// Every segment; so it is without --segment and --last
+    #[arg(long)]
+    pub(super) all: bool,
+    /// Show this pass of the segment (of the newest without --segment): what it placed and reserved, and why others wait
+    #[arg(long, value_name = "N", conflicts_with = "all")]
+    pub(super) pass: Option<u64>,
 }
 
 /// Several jobs.

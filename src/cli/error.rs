@@ -17,6 +17,7 @@ use crate::client::{ClientError, Endpoint};
 use crate::config::ConfigError;
 use crate::contract::problem::Fault;
 use crate::domain::spec::human::QuantityError;
+use crate::recording::RecordError;
 
 /// A command that did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,31 @@ pub enum CliError {
     /// A worker that did not join, or cannot go on.
     #[error(transparent)]
     Join(#[from] JoinError),
+    /// A segment of the record of scheduling.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// There are no segments.
+    #[error("no scheduling is recorded under {}", folder.display())]
+    NothingRecorded {
+        /// Where they would be.
+        folder: PathBuf,
+    },
+    /// A segment that this build must not judge.
+    #[error("{} was {why}", path.display())]
+    OtherRules {
+        /// Which.
+        path: PathBuf,
+        /// Whose rules.
+        why: String,
+    },
+    /// A segment without that pass.
+    #[error("{} has {passes} passes", path.display())]
+    NoSuchPass {
+        /// Which.
+        path: PathBuf,
+        /// So many.
+        passes: u64,
+    },
     /// A flag's value cannot be used.
     #[error("{flag} {given}: expected {expected}")]
     Flag {

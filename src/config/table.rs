@@ -94,6 +94,7 @@ settings! {
     "start_timeout_s" "GPULAYER_START_TIMEOUT_S" "20" Seconds "A task that its worker has not started by then goes back to the queue.";
     "fair_share_half_life_s" "GPULAYER_FAIR_SHARE_HALF_LIFE_S" "86400" Seconds "After this long what a project used counts half in its fair share.";
     "reservations" "GPULAYER_RESERVATIONS" "8" Few "For so many jobs that find no place workers may be reserved at a time; 0 = none, so that what fits goes first.";
+    "scheduling_record_max_bytes" "GPULAYER_SCHEDULING_RECORD_MAX_BYTES" "67108864" Bytes "So much of what the scheduler was told and answered is kept for `gpulayer replay`; the oldest goes first, 0 = nothing is recorded.";
     "idle_exit_s" "GPULAYER_IDLE_EXIT_S" "600" Seconds "An on-demand daemon with nothing queued, running or asked leaves after this long.";
     "http_threads" "GPULAYER_HTTP_THREADS" "1" Count "Threads that serve HTTP.";
     "log_budget_bytes" "GPULAYER_LOG_BUDGET_BYTES" "16777216" Bytes "So much of what a task prints is stored as lines at once; beyond, lines that come too fast are elided and kept in the log artifact.";
@@ -200,6 +201,7 @@ pub(super) fn settle(
             })?,
             ..Policy::default()
         },
+        scheduling_record_max_bytes: given.required("scheduling_record_max_bytes", bytes)?,
         task_pids_max: given
             .optional("task_pids_max", |value| u64::try_from(whole(value)?).ok().filter(|most| *most > 0))?,
         places,

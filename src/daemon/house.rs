@@ -21,6 +21,7 @@ use crate::credentials::known::Credentials;
 use crate::domain::lease::LeaseTimes;
 use crate::durability::{Durability, DurabilityMark, durability};
 use crate::journal::{Journal, Seq};
+use crate::recording::{self, Recorder, RecordingOptions};
 use crate::store::{ONLY_TERM, Reads, Store, StoreError};
 
 /// The running control plane, without its edges.
@@ -35,6 +36,8 @@ pub(super) struct House {
     pub reads: Reads,
     /// Tokens and sessions, as the edge looks them up.
     pub credentials: Arc<Credentials>,
+    /// What the scheduler is told, on disk.
+    pub recorder: Option<Recorder>,
     /// For `/metrics`.
     pub counters: Arc<Counters>,
     /// When it was opened.
@@ -56,8 +59,10 @@ impl House {
         let scheduler_arbiter = Arbiter::new();
         let proposals = supervisor.clone().recipient();
         let policy = settings.placement.clone();
+        let recorder = start_recorder(settings);
+        let recording = recorder.clone();
         let scheduler = Scheduler::start_in_arbiter(&scheduler_arbiter.handle(), |_| {
-            Scheduler::new(clock::system(), policy, proposals)
+            Scheduler::new(clock::system(), policy, proposals).recorded(recording)
         });
         let reaper = LeaseReaper::new(
             lease_times(settings),
@@ -137,8 +142,23 @@ impl House {
             look_ahead: scheduler.recipient(),
         };
         let desk = FrontDesk::new(desk_tells, timing, remembered, open_session).start();
-        Ok(Self { desk, journal, durability, reads, credentials, counters, started_at })
+        Ok(Self { desk, journal, durability, reads, credentials, recorder, counters, started_at })
     }
+}
+
+/// A daemon without a record is better than none.
+fn start_recorder(settings: &Settings) -> Option<Recorder> {
+    if settings.scheduling_record_max_bytes == 0 {
+        return None;
+    }
+    let options = RecordingOptions {
+        folder: settings.places.state.join(recording::FOLDER),
+        max_bytes: settings.scheduling_record_max_bytes,
+        rest: recording::REST,
+    };
+    Recorder::start(options)
+        .inspect_err(|error| tracing::warn!(%error, "what the scheduler is told cannot be recorded"))
+        .ok()
 }
 
 fn session_opener(

@@ -3,7 +3,7 @@
 //!
 //! Jobs are grouped by [`Shape`]: what holds for one job of a shape holds for all of them, so a pass looks at
 //! shapes and workers, never at their product with the length of the queue. [`Placer`] is the whole: it takes
-//! [`Input`]s, one after the other, and answers those that ask for a [`Pass`]. In it, [`Queue`] holds who waits, [`Pool`]
+//! [`Input`]s, one after the other, and answers those that ask for a [`Pass`]. [`replay`] holds a record of both against it. In it, [`Queue`] holds who waits, [`Pool`]
 //! what the workers have and what is taken, [`Shares`] who had how much, [`Reservations`] what was promised to big jobs;
 //! `Warmth` says where a job's files may be already; [`explain`] says why not.
 
@@ -16,6 +16,7 @@ mod gpus;
 mod input;
 mod models;
 mod outlook;
+mod pairs;
 mod pass;
 mod placer;
 mod policy;
@@ -23,6 +24,7 @@ mod pool;
 mod preemption;
 mod profiles;
 mod queue;
+pub mod replay;
 mod reservations;
 pub mod shares;
 mod suggest;
@@ -125,7 +127,8 @@ impl Shape {
 fn rounded_up(timeout: Seconds, grace: Seconds) -> Seconds {
     let millis = timeout.millis().saturating_add(grace.millis());
     let step = 1_u64 << millis.max(1).ilog2().saturating_sub(3);
-    Seconds::from_millis(millis.div_ceil(step).saturating_mul(step))
+    // What is stored has to be a span that is read back.
+    Seconds::from_millis(millis.div_ceil(step).saturating_mul(step)).min(Seconds::MAX)
 }
 
 /// What a worker has, or a task takes, in countable things.
@@ -195,7 +198,7 @@ pub struct Seated {
 }
 
 /// One job on one worker, or on one for each node, as proposed on this state of all of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// The job.
     pub job_id: JobId,

@@ -10,6 +10,7 @@ mod memory_growth;
 mod outlooks;
 mod placement;
 mod properties;
+mod replaying;
 mod sharing;
 mod spec;
 mod spec_round_trip;

@@ -29,6 +29,7 @@ mod processes;
 mod refusals;
 mod rejoining;
 mod remote_worker;
+mod replaying;
 mod restored;
 mod revoking;
 mod second_machine;

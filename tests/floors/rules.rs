@@ -13,6 +13,7 @@ const FLOORS: &[(u8, &[&str])] = &[
             "store",
             "journal",
             "durability",
+            "recording",
             "artifacts",
             "process",
             "client",
@@ -35,6 +36,7 @@ const FLOORS: &[(u8, &[&str])] = &[
 const SAME_FLOOR: &[(&str, &str)] = &[
     ("journal", "store"),          // hands its batches to the writer
     ("durability", "journal"),     // numbers of batches
+    ("recording", "clock"),        // when a segment began
     ("process", "clock"),          // stamps log records
     ("client", "tls"),             // whom to trust, and why not
     ("tls", "short_file"),         // keys and certificates

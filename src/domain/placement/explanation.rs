@@ -98,7 +98,8 @@ impl Placer {
         }
     }
 
-    fn name_of(&self, worker_id: WorkerId) -> String {
+    /// What people call a worker.
+    pub fn name_of(&self, worker_id: WorkerId) -> String {
         self.pool.worker(worker_id).map_or_else(|| worker_id.to_string(), shown)
     }
 

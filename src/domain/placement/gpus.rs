@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::models;
 use crate::contract::gpu::{ComputeCapability, Gpu, GpuStanding, GpuVendor};
 use crate::contract::spec::{GpuCount, GpuRequest, MemoryKind};
@@ -11,7 +13,7 @@ use crate::contract::spec::{GpuCount, GpuRequest, MemoryKind};
 pub type GpuUuid = Arc<str>;
 
 /// What GPUs have in common that suit the same requests.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GpuKind {
     /// In bytes; first, because less of it is given away first.
     pub memory_bytes: u64,
@@ -26,7 +28,7 @@ pub struct GpuKind {
 }
 
 /// One GPU of a worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolGpu {
     /// Its name.
     pub uuid: GpuUuid,
@@ -49,10 +51,24 @@ impl PoolGpu {
 }
 
 /// All kinds of GPUs that were ever in a pool, by number.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<GpuKind>", into = "Vec<GpuKind>")]
 pub(super) struct Kinds {
     kinds: Vec<GpuKind>,
     numbers: BTreeMap<GpuKind, u32>,
+}
+
+impl From<Vec<GpuKind>> for Kinds {
+    fn from(kinds: Vec<GpuKind>) -> Self {
+        let numbers = kinds.iter().cloned().zip(0..).collect();
+        Self { kinds, numbers }
+    }
+}
+
+impl From<Kinds> for Vec<GpuKind> {
+    fn from(kinds: Kinds) -> Self {
+        kinds.kinds
+    }
 }
 
 impl Kinds {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::explain::{explain, line_of};
-use super::fit::Wants;
+use super::fit::{Wants, plain};
 use super::suggest::{self, Room};
 use super::{Placer, Pool, PoolWorker, Shape};
 use crate::contract::explain::Suggestion;
@@ -70,7 +70,7 @@ impl Placer {
         let policy = self.policy.projects.get(project)?;
         let nodes = shape.nodes() as u64;
         if let Some(most) = policy.max_cpu_millis.filter(|most| nodes * shape.amount().cpu_millis > *most) {
-            return Some(format!("project {project} may have {} CPUs at most", most as f64 / 1000.0));
+            return Some(format!("project {project} may have {} CPUs at most", plain(most)));
         }
         let most = policy.max_gpus.filter(|most| nodes * super::placer::gpus_of(shape) > *most)?;
         Some(format!("project {project} may have {most} GPUs at most"))

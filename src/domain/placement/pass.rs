@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::candidates::{Candidates, Ground, Seat};
 use super::fit::Wants;
 use super::gpus::GpuUuid;
@@ -17,7 +19,7 @@ use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
 /// A job that found a place: out of the queue, its amount taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
     /// The job as it waited, to queue it again if the proposal is refused.
     pub job: QueuedJob,
@@ -38,7 +40,7 @@ impl Placed {
 }
 
 /// A task that has to go for a job of a higher priority.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preemption {
     /// Whose.
     pub place: Place,

@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::Shape;
 use super::fit::plain;
 use super::input::Input;
@@ -17,8 +19,8 @@ use super::warmth::Warmth;
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::spec::GpuCount;
 
-/// See the module.
-#[derive(Debug, Clone)]
+/// See the module. Its stored form goes on bit-equal to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Placer {
     pub(super) policy: Policy,
     pub(super) queue: Queue,
@@ -30,6 +32,7 @@ pub struct Placer {
     /// Tasks that were told to go for others.
     pub(super) leaving: BTreeSet<Place>,
     /// Shapes that no worker could ever take, by the arrivals at which that was found.
+    #[serde(with = "super::pairs")]
     pub(super) hopeless: HashMap<Arc<Shape>, u64>,
     pub(super) warmth: Warmth,
 }

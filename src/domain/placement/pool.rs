@@ -38,7 +38,7 @@ pub struct Holding {
 }
 
 /// One worker, as the scheduler sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolWorker {
     /// Its id.
     pub id: WorkerId,
@@ -114,9 +114,10 @@ impl PoolWorker {
 pub struct NotHeld(pub WorkerId);
 
 /// All known workers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Pool {
     workers: BTreeMap<WorkerId, PoolWorker>,
+    #[serde(with = "super::pairs")]
     holdings: BTreeMap<(WorkerId, Place), Holding>,
     kinds: Kinds,
     /// Counts every change that could make room for something; [`Pool::grown_since`] says where.
@@ -129,7 +130,7 @@ pub struct Pool {
 }
 
 /// What all workers of a pool offer together, whether they are there or not.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
     /// Without the GPUs.
     pub amount: Amount,

@@ -34,7 +34,7 @@ pub struct QueuedJob {
 }
 
 /// The order of service; the id, kept as bytes because a 128-bit integer would pad every entry, breaks ties.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Turn {
     pub(super) priority: Reverse<i32>,
     pub(super) submitted_at: Timestamp,
@@ -57,7 +57,7 @@ struct Lane {
 }
 
 /// When a lane was found without room: until the pool grows there is none for any job of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Blocked {
     /// The pool's growth then.
     pub(super) growth: u64,
@@ -75,11 +75,15 @@ struct Waiting {
 }
 
 /// All waiting jobs. It remembers which lanes found no room, so it belongs to one [`super::Pool`] for life.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(from = "QueueForm", into = "QueueForm")]
 pub struct Queue {
     lanes: Vec<Option<Lane>>,
     vacant: Vec<u32>,
     by_key: HashMap<LaneKey, u32>,
+    /// Each shape once, with the number of its lanes: a pass tells shapes apart by where they are in memory, and what it
+    /// costs must not depend on who made them.
+    shapes: HashMap<Arc<Shape>, u32>,
     places: HashMap<[u8; 16], Waiting>,
     /// Rare (retries only), so kept apart from the places.
     avoid: HashMap<[u8; 16], WorkerId>,
@@ -155,9 +159,11 @@ impl Queue {
             Turn { priority: Reverse(waiting.priority), submitted_at: waiting.submitted_at, job_id: id };
         lane.turns.remove(&turn);
         if lane.turns.is_empty() {
+            let shape = lane.key.shape.clone();
             self.by_key.remove(&lane.key);
             *slot = None;
             self.vacant.push(waiting.lane);
+            self.forget_shape(&shape);
         }
         Some(job)
     }
@@ -180,6 +186,11 @@ impl Queue {
     /// The first turn of one lane.
     pub(super) fn head(&self, lane: u32) -> Option<Turn> {
         self.lane(lane)?.turns.first().copied()
+    }
+
+    /// How many wait in one lane.
+    pub(super) fn lane_len(&self, lane: u32) -> usize {
+        self.lane(lane).map_or(0, |lane| lane.turns.len())
     }
 
     /// What the jobs of a lane have in common, and when it was found blocked.
@@ -212,6 +223,7 @@ impl Queue {
         if let Some(lane) = self.by_key.get(&key) {
             return *lane;
         }
+        let key = LaneKey { shape: self.only(key.shape), ..key };
         let lane = Lane { key: key.clone(), turns: BTreeSet::new(), blocked: None };
         let index = if let Some(index) = self.vacant.pop() {
             self.lanes[index as usize] = Some(lane);
@@ -223,11 +235,100 @@ impl Queue {
         self.by_key.insert(key, index);
         index
     }
+
+    /// The one form of a shape, for a lane more.
+    fn only(&mut self, shape: Arc<Shape>) -> Arc<Shape> {
+        let shape = self.shapes.get_key_value(&shape).map_or(shape, |(known, _)| known.clone());
+        *self.shapes.entry(shape.clone()).or_default() += 1;
+        shape
+    }
+
+    fn forget_shape(&mut self, shape: &Arc<Shape>) {
+        if let Some(lanes) = self.shapes.get_mut(shape) {
+            *lanes -= 1;
+            if *lanes == 0 {
+                self.shapes.remove(shape);
+            }
+        }
+    }
 }
 
 impl Turn {
     /// Whose turn it is.
     pub(super) fn job_id(self) -> JobId {
         JobId::from_u128(u128::from_be_bytes(self.job_id))
+    }
+}
+
+/// The stored form: lanes at their numbers, because a pass breaks ties by them.
+#[derive(Clone, Serialize, Deserialize)]
+struct QueueForm {
+    lanes: Vec<Option<LaneForm>>,
+    vacant: Vec<u32>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct LaneForm {
+    project: Arc<str>,
+    shape: Arc<Shape>,
+    blocked: Option<Blocked>,
+    jobs: Vec<JobForm>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct JobForm {
+    job_id: JobId,
+    epoch: Epoch,
+    priority: i32,
+    submitted_at: Timestamp,
+    avoid: Option<WorkerId>,
+    luggage: Luggage,
+}
+
+impl From<Queue> for QueueForm {
+    fn from(queue: Queue) -> Self {
+        let form = |lane: &Lane| {
+            let jobs = lane.turns.iter().map(|turn| JobForm {
+                job_id: turn.job_id(),
+                epoch: queue.places.get(&turn.job_id).map_or(0, |waiting| waiting.epoch),
+                priority: turn.priority.0,
+                submitted_at: turn.submitted_at,
+                avoid: queue.avoided(*turn),
+                luggage: queue.luggage(*turn),
+            });
+            LaneForm {
+                project: lane.key.project.clone(),
+                shape: lane.key.shape.clone(),
+                blocked: lane.blocked,
+                jobs: jobs.collect(),
+            }
+        };
+        Self {
+            lanes: queue.lanes.iter().map(|lane| lane.as_ref().map(form)).collect(),
+            vacant: queue.vacant.clone(),
+        }
+    }
+}
+
+impl From<QueueForm> for Queue {
+    fn from(form: QueueForm) -> Self {
+        let mut queue = Self { vacant: form.vacant, ..Self::default() };
+        for (number, lane) in (0..).zip(form.lanes) {
+            let Some(LaneForm { project, shape, blocked, jobs }) = lane else {
+                queue.lanes.push(None);
+                continue;
+            };
+            let key = LaneKey { project, shape: queue.only(shape) };
+            queue.by_key.insert(key.clone(), number);
+            let mut turns = BTreeSet::new();
+            for JobForm { job_id, epoch, priority, submitted_at, avoid, luggage } in jobs {
+                let id = job_id.to_bytes();
+                turns.insert(Turn { priority: Reverse(priority), submitted_at, job_id: id });
+                queue.places.insert(id, Waiting { lane: number, priority, epoch, submitted_at, luggage });
+                queue.avoid.extend(avoid.map(|worker| (id, worker)));
+            }
+            queue.lanes.push(Some(Lane { key, turns, blocked }));
+        }
+        queue
     }
 }

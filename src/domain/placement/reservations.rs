@@ -9,6 +9,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::fit::Wants;
 use super::gpus::{GpuUuid, PoolGpu};
 use super::{Amount, Luggage, Pool, PoolWorker};
@@ -16,7 +18,7 @@ use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
 /// What is reserved for one job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// Its priority: only jobs above it may go before.
     pub priority: i32,
@@ -27,7 +29,7 @@ pub struct Reservation {
 }
 
 /// What is reserved on one worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedPart {
     /// Which.
     pub worker_id: WorkerId,
@@ -68,7 +70,7 @@ pub(super) enum Way<'a> {
 }
 
 /// All reservations. A worker has one at most.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Reservations {
     by_job: BTreeMap<JobId, Reservation>,
     by_worker: BTreeMap<WorkerId, JobId>,

@@ -35,7 +35,7 @@ pub struct Usage {
 }
 
 /// All projects that have or had something.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shares {
     step_ms: u64,
     as_of_ms: u64,
