@@ -20,7 +20,7 @@ use super::shown::{harmless, moment, quoted, size, span, tail};
 use crate::client::endpoint::encoded;
 use crate::client::{Client, ClientError};
 use crate::clock;
-use crate::contract::ids::{JobId, TaskId};
+use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::{Job, Page};
 use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker, WorkerState};
 
@@ -117,19 +117,20 @@ struct Live {
     task: Task,
 }
 
-/// The tasks of these jobs that have not ended.
-async fn live_tasks(client: &Client, filter: &str) -> Result<Vec<Live>, CliError> {
+/// The tasks that have not ended, on this worker or on any.
+async fn live_tasks(client: &Client, on: Option<WorkerId>) -> Result<Vec<Live>, CliError> {
+    let filter = on.map(|id| format!("&worker={}", encoded(&id.to_string()))).unwrap_or_default();
     let jobs = all(client, &format!("&state=running&state=scheduled{filter}"), MOST_TASKS).await?;
     let found = join_all(jobs.into_iter().map(async |job| {
-        let tasks = client.get::<Page<Task>>(&format!("/v1/jobs/{}/tasks", job.id)).await;
-        tasks.map(|page| {
-            page.items.into_iter().find(|task| !task.state.ended()).map(|task| Live { job, task })
-        })
+        let tasks = client.get::<Page<Task>>(&format!("/v1/jobs/{}/tasks", job.id)).await?;
+        let wanted = |task: &Task| !task.state.ended() && on.is_none_or(|on| task.worker == on);
+        let live = tasks.items.into_iter().filter(wanted).map(|task| Live { job: job.clone(), task });
+        Ok::<Vec<Live>, CliError>(live.collect())
     }))
     .await;
     let mut live = Vec::new();
-    for one in found {
-        live.extend(one?);
+    for of_job in found {
+        live.extend(of_job?);
     }
     Ok(live)
 }
@@ -141,7 +142,7 @@ async fn show(context: &Context, client: &Client, given: &[String]) -> Result<()
             output.json(&worker)?;
             continue;
         }
-        let tasks = live_tasks(client, &format!("&worker={}", encoded(&worker.id.to_string()))).await?;
+        let tasks = live_tasks(client, Some(worker.id)).await?;
         if index > 0 {
             output.line("")?;
         }
@@ -246,7 +247,7 @@ async fn told_of_drain(
     if context.json {
         return print_json(worker);
     }
-    let tasks = live_tasks(client, &format!("&worker={}", encoded(&worker.id.to_string()))).await?;
+    let tasks = live_tasks(client, Some(worker.id)).await?;
     let name = shown_name(worker);
     let count = match tasks.len() {
         0 => "nothing runs on it".to_owned(),
@@ -272,7 +273,7 @@ async fn told_of_drain(
 }
 
 async fn evict(context: &Context, client: &Client, given: &[String]) -> Result<(), CliError> {
-    let live = live_tasks(client, "").await?;
+    let live = live_tasks(client, None).await?;
     let mut meant = Vec::new();
     for text in given {
         meant.push(task_meant(client, &live, text).await?);
@@ -414,8 +415,7 @@ fn worker_meant<'a>(fleet: &'a [Worker], given: &str) -> Result<&'a Worker, CliE
     let text = given.strip_prefix('…').unwrap_or(given);
     let named: Vec<&Worker> = fleet.iter().filter(|worker| worker.name == given).collect();
     let found = if named.is_empty() {
-        let by_id =
-            |worker: &&Worker| names(&worker.id.to_string(), crate::contract::ids::WorkerId::PREFIX, text);
+        let by_id = |worker: &&Worker| names(&worker.id.to_string(), WorkerId::PREFIX, text);
         fleet.iter().filter(by_id).collect()
     } else {
         named
@@ -439,7 +439,7 @@ mod tests {
 
     fn worker(id: u128, name: &str) -> Worker {
         serde_json::from_value(serde_json::json!({
-            "id": crate::contract::ids::WorkerId::from_u128(id), "name": name, "kind": "remote", "state": "idle",
+            "id": WorkerId::from_u128(id), "name": name, "kind": "remote", "state": "idle",
             "tasks": [], "last_seen": null,
             "capabilities": {"version": "0", "hostname": "h", "os": "linux", "arch": "x86_64", "cpus": 2,
                 "memory_bytes": 4_000_000_000_u64, "labels": {"zone": "a"}}

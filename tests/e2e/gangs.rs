@@ -176,7 +176,8 @@ async fn a_gang_waits_whole_then_runs_once_per_node_and_meets() {
     assert_eq!(said, [(0, "rank 0 has 6"), (1, "rank 1 has 6"), (2, "rank 2 has 6")]);
     let files: Vec<&str> = ended.outputs.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(files, ["model", "shard-0", "shard-1", "shard-2"], "each rank brings its own");
-    assert!(ended.warnings.is_empty(), "{:?}", ended.warnings);
+    let warned: Vec<&str> = ended.warnings.iter().map(|warning| warning.pointer.as_str()).collect();
+    assert_eq!(warned, ["/distributed/nodes"], "two workers could not hold it when it was submitted");
 
     let text = "echo \"I am $GPULAYER_RANK\"; [ $GPULAYER_RANK = 1 ] && exit 4; sleep 600";
     let run = house
@@ -297,6 +298,17 @@ async fn draining_one_node_stops_the_gang_there_and_it_goes_on_elsewhere() {
     let job = house.submit(&spec).await.id;
     executes(&house, job).await;
     let drained = tasks(&house, job).await.into_iter().find(|task| task.rank == 1).unwrap();
+    let there: Page<Job> = house.client().get(&format!("/v1/jobs?worker={}", drained.worker)).await.unwrap();
+    assert_eq!(there.items.iter().map(|job| job.id).collect::<Vec<_>>(), [job], "it is on that worker too");
+    let shown = house.command(&["worker", "show", &drained.worker.to_string()]).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let on_it = |task: &Task| shown.contains(&task.id.to_string());
+    let all = tasks(&house, job).await;
+    assert_eq!(
+        all.iter().filter(|task| on_it(task)).map(|task| task.rank).collect::<Vec<_>>(),
+        [1],
+        "{shown}"
+    );
     let path = format!("/v1/workers/{}/drain", drained.worker);
     house.client().post::<Worker>(&path, &json!({"deadline_s": 0})).await.unwrap();
     let ended = house.end(job).await;

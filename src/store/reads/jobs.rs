@@ -2,7 +2,7 @@
 
 use diesel::dsl::sql;
 use diesel::prelude::*;
-use diesel::sql_types::{Bool, Text};
+use diesel::sql_types::{Binary, Bool, Text};
 use diesel::sqlite::Sqlite;
 
 use super::Reads;
@@ -278,7 +278,13 @@ fn load_page(
         query = query.filter(jobs::submitted_by.eq(submitted_by));
     }
     if let Some(worker) = filter.worker {
-        query = query.filter(job_standings::worker.eq(worker.to_bytes()));
+        // A job's own column says where rank 0 is.
+        let of_a_gang = sql::<Bool>(
+            "EXISTS (SELECT 1 FROM tasks AS one WHERE one.job_id = job_standings.job_id AND one.epoch = job_standings.epoch \
+             AND one.gang IS NOT NULL AND one.worker = ",
+        );
+        let of_a_gang = of_a_gang.bind::<Binary, _>(worker.to_bytes().to_vec()).sql(")");
+        query = query.filter(job_standings::worker.eq(worker.to_bytes()).or(of_a_gang));
     }
     if let Some(after) = filter.submitted_after {
         query = query.filter(jobs::submitted_at.gt(after.micros()));
