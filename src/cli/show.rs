@@ -123,7 +123,8 @@ fn page(next: &NextStep, (job, worker): (&Job, Option<&str>), tasks: &[Task], ev
     }
     for task in tasks {
         let end = task.end.as_ref().map(|end| format!(" ({})", end.reason.word())).unwrap_or_default();
-        field("task", Some(format!("{} attempt {} {}{end}", task.id, task.attempt, task.state.word())));
+        let gpus = if task.gpus.is_empty() { String::new() } else { format!(" on {}", task.gpus.join(", ")) };
+        field("task", Some(format!("{} attempt {} {}{end}{gpus}", task.id, task.attempt, task.state.word())));
     }
     if !events.is_empty() {
         page += "\n";
