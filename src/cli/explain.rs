@@ -99,6 +99,10 @@ fn page(what: &str, explanation: &Explanation) -> String {
             &format!("{}, if every job before it takes all the time it may", moment(starts_by)),
         );
     }
+    if let Some(remedy) = explanation.remedy.as_ref().filter(|_| explanation.suggestions.is_empty()) {
+        let _ = writeln!(page, "It would be possible, though not at once, with this:");
+        let _ = writeln!(page, "  {}", harmless(&remedy.change, false));
+    }
     if !explanation.suggestions.is_empty() {
         let _ = writeln!(page, "It would start now with any of these:");
         for suggestion in &explanation.suggestions {
@@ -189,6 +193,7 @@ mod tests {
             }),
             untested: None,
             starts_by: Some(Timestamp::from_micros(1_700_000_000_000_000)),
+            remedy: None,
             suggestions: vec![Suggestion {
                 change: "4 GPUs instead of 8".into(),
                 pointer: "/resources/gpus/count".into(),

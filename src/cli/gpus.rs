@@ -1,7 +1,8 @@
 //! GPUs as people read of them: how each stands, and each in a line.
 
-use super::shown::size;
+use super::shown::{size, tail};
 use crate::contract::gpu::{Gpu, GpuStanding};
+use crate::contract::ids::JobId;
 
 /// How a GPU stands.
 pub(super) fn standing(standing: &GpuStanding) -> String {
@@ -13,10 +14,15 @@ pub(super) fn standing(standing: &GpuStanding) -> String {
     }
 }
 
-/// `0  NVIDIA H100 80GB HBM3, 85.5 GB, ready  GPU-…`.
-pub(super) fn line(gpu: &Gpu) -> String {
+/// `0  NVIDIA H100 80GB HBM3, 85.5 GB, ready  GPU-…`; `holder`: whose task has it.
+pub(super) fn line(gpu: &Gpu, holder: Option<JobId>) -> String {
     let Gpu { index, model, memory_bytes, uuid, .. } = gpu;
-    format!("{index}  {model}, {}, {}  {uuid}", size(*memory_bytes), standing(&gpu.standing))
+    let now = match (holder, &gpu.standing) {
+        (Some(job), GpuStanding::Ready) => format!("job …{}", tail(job)),
+        (Some(job), other) => format!("job …{}, {}", tail(job), standing(other)),
+        (None, standing) => self::standing(standing),
+    };
+    format!("{index}  {model}, {}, {now}  {uuid}", size(*memory_bytes))
 }
 
 /// How many of a worker's GPUs can be had by tasks: `8`, `6 of 8`.
@@ -45,13 +51,15 @@ mod tests {
         }))
         .unwrap();
         let wedged = Gpu { standing: GpuStanding::Wedged { pids: vec![7, 8] }, ..gpu.clone() };
-        assert_eq!(line(&gpu), "3  NVIDIA L4, 24.0 GB, ready  GPU-1");
+        assert_eq!(line(&gpu, None), "3  NVIDIA L4, 24.0 GB, ready  GPU-1");
+        let job = "job_01hf7yat00e2g0000000a7kq2b".parse().unwrap();
+        assert_eq!(line(&gpu, Some(job)), "3  NVIDIA L4, 24.0 GB, job …a7kq2b  GPU-1");
         assert_eq!(
-            line(&wedged),
+            line(&wedged, None),
             "3  NVIDIA L4, 24.0 GB, wedged: memory of an ended task held by pids 7, 8  GPU-1"
         );
         assert_eq!(
-            (count(&[]), count(&[gpu.clone()]), count(&[gpu, wedged])),
+            (count(&[]), count(std::slice::from_ref(&gpu)), count(&[gpu.clone(), wedged])),
             ("".into(), "1".into(), "1 of 2".into())
         );
     }

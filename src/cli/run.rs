@@ -443,11 +443,15 @@ async fn followed(
 /// does not say.
 async fn waiting_for(client: &Client, id: JobId) -> Option<String> {
     let explanation: Explanation = client.get(&format!("/v1/jobs/{id}/explain")).await.ok()?;
-    // Its turn comes later, whoever holds what.
-    if explanation.quota.is_some() || explanation.ahead.is_some_and(|ahead| ahead > 0) {
+    if explanation.quota.is_some() {
         return None;
     }
-    explanation.waiting_for.as_ref().map(explain::held)
+    let held = explain::held(explanation.waiting_for.as_ref()?);
+    Some(match explanation.ahead.unwrap_or_default() {
+        0 => held,
+        1 => format!("{held} · 1 job is served before it"),
+        ahead => format!("{held} · {ahead} jobs are served before it"),
+    })
 }
 
 /// Why a job waits, said once and again when it changes.

@@ -139,8 +139,10 @@ fn page(
         } else {
             String::new()
         };
+        let gpus =
+            if task.gpus.is_empty() { String::new() } else { format!(" with {}", task.gpus.join(", ")) };
         let attempt = task.attempt;
-        field("task", Some(format!("{} attempt {attempt}{rank} {}{end}", task.id, task.state.word())));
+        field("task", Some(format!("{} attempt {attempt}{rank} {}{end}{gpus}", task.id, task.state.word())));
     }
     if !events.is_empty() {
         page += "\n";

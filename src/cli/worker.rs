@@ -191,7 +191,10 @@ fn page(next: &NextStep, (worker, called): (&Worker, &str), tasks: &[Live], serv
     if let Ok(Value::Object(capabilities)) = serde_json::to_value(&worker.capabilities) {
         for (name, value) in capabilities {
             if name == "gpus" {
-                worker.capabilities.gpus.iter().for_each(|gpu| field("gpu", &gpus::line(gpu)));
+                for gpu in &worker.capabilities.gpus {
+                    let holder = tasks.iter().find(|live| live.task.gpus.contains(&gpu.uuid));
+                    field("gpu", &gpus::line(gpu, holder.map(|live| live.job.id)));
+                }
                 continue;
             }
             match said(&name, &value) {
@@ -356,7 +359,7 @@ pub(super) async fn placed_on(server: &Server, given: &str) -> Result<String, Cl
             let known =
                 if known.is_empty() { String::new() } else { format!(" (there: {})", known.join(", ")) };
             say(&format!(
-                "warning: no worker is called {} now{known}: the job waits until one joins. A label is KEY=VALUE{}",
+                "warning: no worker is called {} now{known}. A label is KEY=VALUE{}",
                 harmless(&given, false),
                 own_daemon_note(server)
             ));
@@ -375,7 +378,7 @@ async fn visible_fleet(client: &Client) -> Result<Option<Vec<Worker>>, CliError>
     }
 }
 
-/// Says so when no worker of now has all these labels: the job is taken all the same, because one may join.
+/// Says so when no worker of now has all these labels.
 pub(super) async fn say_if_nowhere(server: &Server, labels: &[(&str, &str)]) -> Result<(), CliError> {
     if labels.is_empty() {
         return Ok(());
@@ -387,7 +390,7 @@ pub(super) async fn say_if_nowhere(server: &Server, labels: &[(&str, &str)]) -> 
     if !fleet.iter().any(|worker| labels.iter().all(|(key, value)| has(worker, key, value))) {
         let shown: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         say(&format!(
-            "warning: no worker has {} now: the job waits until one joins{}",
+            "warning: no worker has {} now{}",
             harmless(&shown.join(" and "), false),
             own_daemon_note(server)
         ));

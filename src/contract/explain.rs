@@ -35,6 +35,9 @@ pub struct Explanation {
     /// nobody can know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_by: Option<Timestamp>,
+    /// When no worker could ever take it: the smallest change after which one could, though not at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<Suggestion>,
     /// The smallest changes that would let it start now, each for itself; the smallest first.
     pub suggestions: Vec<Suggestion>,
 }

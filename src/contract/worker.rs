@@ -125,6 +125,9 @@ pub struct Task {
     pub rank: u32,
     /// Where it was placed.
     pub worker: WorkerId,
+    /// The GPUs it was given there, by uuid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
     /// Where it stands.
     pub state: TaskState,
     /// When it was placed.

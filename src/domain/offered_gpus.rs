@@ -85,9 +85,11 @@ fn place(word: &str) -> Option<u32> {
     word.parse().ok()
 }
 
-/// `GPU-…`, `MIG-…`, or what another vendor has for that: never a mere word.
+/// `GPU-…`, `MIG-…`, or what another vendor has for that: never a mere word, and no range such as `0-3`.
 fn is_uuid(word: &str) -> bool {
-    word.contains('-')
+    word.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && word.contains(['-', ':'])
+        && word.contains(|c: char| c.is_ascii_alphabetic() || c == ':')
         && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '_'))
 }
 
@@ -152,7 +154,7 @@ mod tests {
         }
         let choice: OfferedGpus = "7,GPU-b,GPU-z".parse().unwrap();
         assert_eq!(choice.absent_from(&all), ["7", "GPU-z"]);
-        for wrong in ["", "some", "-1", "1.5", "H100", "0,two"] {
+        for wrong in ["", "some", "-1", "1.5", "H100", "0,two", "0-3", "0,2-3"] {
             assert!(wrong.parse::<OfferedGpus>().is_err(), "{wrong}");
         }
     }

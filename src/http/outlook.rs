@@ -86,7 +86,7 @@ pub fn warnings(outlook: &Outlook, prefix: &str) -> Vec<Warning> {
         let mut detail =
             format!("no worker could ever take it as it is, so it waits for one that can · {}", never.reason);
         if let Some(change) = &never.change {
-            detail.push_str(&format!(" · it could run with {}", change.change));
+            detail.push_str(&format!(" · this would do: {}", change.change));
         }
         Warning { pointer: format!("{prefix}{}", place(never)), detail }
     });
@@ -103,7 +103,7 @@ pub fn refusal(never: &Never) -> Refusal {
     let faults = never.change.iter().map(|change| Fault {
         pointer: change.pointer.clone(),
         code: ErrorCode::NoWorkerFits.word().to_owned(),
-        detail: format!("it could run with {}", change.change),
+        detail: format!("this would do: {}", change.change),
     });
     Refusal::new(ErrorCode::NoWorkerFits, detail).with_faults(faults.collect())
 }

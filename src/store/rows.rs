@@ -299,6 +299,7 @@ pub fn read_task(row: TaskRow, standing: TaskStandingRow, late: Option<String>) 
         epoch: record.epoch,
         rank: record.rank(),
         worker: record.worker,
+        gpus: record.gpus.iter().map(|uuid| uuid.to_string()).collect(),
         state: standing.state,
         assigned_at: record.assigned_at,
         started_at: standing.started_at,

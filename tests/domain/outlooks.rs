@@ -55,6 +55,10 @@ fn what_no_worker_could_ever_take_is_told_with_the_near_miss_and_a_change_that_c
     assert_eq!(change.as_deref(), Some("GPUs with ≥ 79.6 GiB instead of 80 GiB"));
     let (_, change) = never(&placer, &wanting(|gpus| gpus.count = GpuCount::Count(16)));
     assert_eq!(change.as_deref(), Some("8 GPUs instead of 16"));
+    let asked =
+        wish(JobId::from_u128(9), 0, "p".into(), wanting(|gpus| gpus.count = GpuCount::Count(16)), NOW);
+    let explained = placer.explain_wish(&asked, NOW);
+    assert_eq!(explained.remedy.unwrap().change, "8 GPUs instead of 16");
     // What is taken now is no limit to what could be had.
     tell(&mut placer, Input::Queued(job(1, 0, 1, &shape(60_000, None))));
     placer.apply(Input::Pass { now: NOW, budget_checks: UNBOUNDED }).unwrap();

@@ -225,6 +225,7 @@ fn gpus_without_a_count_and_frameworks_that_nobody_looks_for_are_noticed() {
     let uncounted = spec(json!({"gpus": {"models": ["H100"]}}));
     assert_eq!((at(&uncounted), uncounted.spec.resources.gpus), (vec!["/resources/gpus".to_owned()], None));
     assert!(at(&spec(json!({"gpus": {"models": ["H100"], "count": 0}}))).is_empty());
+    assert!(at(&spec(json!({"frameworks": {"torch": ""}}))).is_empty(), "any version");
     assert_eq!(at(&spec(json!({"frameworks": {"pytorch": ">=2"}}))), ["/resources/frameworks/pytorch"]);
     let all = spec(json!({
         "gpus": {"count": "all", "vendor": "nvidia", "memory_bytes": 85_899_345_920_u64, "memory_kind": "dedicated",

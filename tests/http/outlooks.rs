@@ -31,7 +31,7 @@ fn an_impossible_job_is_refused_to_whom_prefers_it_and_warned_about_else() {
     );
     let problem = refused.json();
     assert!(problem["detail"].as_str().unwrap().contains("needs 16 GPUs, has 8 in all"), "{problem}");
-    assert_eq!(problem["errors"][0]["detail"], "it could run with 8 GPUs instead of 16");
+    assert_eq!(problem["errors"][0]["detail"], "this would do: 8 GPUs instead of 16");
     let listed = || {
         stand.tcp("GET", "/v1/jobs").token(CLIENT).send().ok(200).json()["items"].as_array().unwrap().len()
     };

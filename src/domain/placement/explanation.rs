@@ -54,6 +54,11 @@ impl Placer {
             untested: outlook::untested(&Wants::of(&job.shape, &self.pool), &self.pool),
             starts_by: if verdict == Verdict::Never { None } else { self.starts_by(job, now) },
             ahead: None,
+            remedy: match verdict {
+                Verdict::Never => suggest::changes(&job.shape, &self.pool, Room::Ever).into_iter().next(),
+                Verdict::NotNow | Verdict::Fits => None,
+            }
+            .map(|change| change.said),
             workers,
             suggestions,
         }

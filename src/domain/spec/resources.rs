@@ -143,7 +143,8 @@ fn frameworks(reader: &mut Reader, node: Node<'_>) -> Option<BTreeMap<String, St
             reader.fault(node.at, "invalid", "a framework's name has 1 to 63 of `A-Z a-z 0-9 . _ -`");
         }
         let range = reader.text(node)?;
-        if versions::is_range(range) {
+        // Nothing at all: any version.
+        if range.is_empty() || versions::is_range(range) {
             return Some(range.to_owned());
         }
         reader.invalid(node.at, format!("{} is not {}", quoted(range), versions::ALLOWED))
