@@ -12,6 +12,7 @@ pub mod job;
 pub mod lease;
 pub mod ledger;
 pub mod log_budget;
+pub mod past;
 pub mod placement;
 pub mod poll_limit;
 pub mod redaction;

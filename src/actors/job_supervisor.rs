@@ -5,7 +5,7 @@
 //! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
 //! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
 //! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `WhyHeld`, `CountJobs`,
-//! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `SessionClosed`,
+//! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`, `QueueLeft`), worker sessions (`SessionOpened`, `SessionClosed`,
 //! `TasksReported`, `WorkerReturned`, `WorkerLeaving`, `TaskGone`, `TasksUnaccounted`), the lease reaper
 //! (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
@@ -14,6 +14,7 @@
 mod alarms;
 mod arrays;
 mod clients;
+mod departures;
 mod dependants;
 mod draining;
 mod keys;
@@ -31,6 +32,7 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 
 use self::alarms::Alarms;
 use self::arrays::Arrays;
+use self::departures::TimedOutArrays;
 use self::dependants::{Dependants, over};
 use self::keys::Keys;
 use self::restore::Restoration;
@@ -39,8 +41,8 @@ use self::watchers::Watchers;
 use super::messages::job_supervisor::LeaseExpired;
 use super::messages::lease_reaper::{Forget, Started, Watch};
 use super::messages::scheduler::{
-    CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
-    TaskBounded,
+    CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused,
+    QueueTimeoutsOver, StopPlacing, TaskBounded,
 };
 use super::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
 use super::messages::{Durable, Reply, send};
@@ -72,6 +74,8 @@ pub struct SupervisorTells {
     pub queued: Recipient<JobQueued>,
     /// The scheduler.
     pub unqueued: Recipient<JobUnqueued>,
+    /// The scheduler.
+    pub timed_out: Recipient<QueueTimeoutsOver>,
     /// The scheduler.
     pub accepted: Recipient<PlacementAccepted>,
     /// The scheduler.
@@ -110,6 +114,7 @@ pub struct JobSupervisor {
     watchers: Watchers,
     dependants: Dependants,
     arrays: Arrays,
+    timed_out_arrays: TimedOutArrays,
     alarms: Alarms,
     timer: Option<SpawnHandle>,
     keys: Keys,
@@ -179,6 +184,7 @@ impl JobSupervisor {
             watchers: Watchers::default(),
             dependants: Dependants::default(),
             arrays: Arrays::restored(restored.arrays),
+            timed_out_arrays: TimedOutArrays::default(),
             alarms: Alarms::default(),
             timer: None,
             held_specs: 0,
@@ -368,12 +374,10 @@ impl JobSupervisor {
     fn ring(&mut self, ctx: &mut Context<Self>) {
         self.timer = None;
         let now = (self.now)();
+        let mut timed_out = Vec::new();
         while let Some(alarm) = self.alarms.due(now) {
             match alarm {
-                Alarm::QueueTimeout(id) if self.arrays.live.contains_key(&id) => self.array_timeout(id),
-                Alarm::QueueTimeout(id) => {
-                    self.step(ctx, id, LiveJob::queue_timeout);
-                }
+                Alarm::QueueTimeout(id) => timed_out.push(id),
                 Alarm::BackoffOver(id) => {
                     self.step(ctx, id, LiveJob::backoff_over);
                 }
@@ -386,6 +390,7 @@ impl JobSupervisor {
                 Alarm::DrainDeadline(worker_id) => self.drain_overdue(ctx, worker_id),
             }
         }
+        self.queue_timeouts(ctx, timed_out);
         self.sweep_on(ctx);
         self.set_timer(ctx);
     }

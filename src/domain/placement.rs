@@ -8,6 +8,7 @@
 //! [`explain`] says why not.
 
 mod candidates;
+mod departure;
 mod explain;
 mod explanation;
 mod fit;

@@ -7,6 +7,7 @@ mod command_line;
 mod crashes;
 mod dependencies;
 mod disk_full;
+mod explaining;
 mod far_worker;
 mod fault_matrix;
 mod files;
