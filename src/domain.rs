@@ -15,6 +15,7 @@ pub mod log_budget;
 pub mod past;
 pub mod placement;
 pub mod poll_limit;
+pub mod queue_limit;
 pub mod redaction;
 pub mod retry;
 pub mod roll_call;

@@ -55,6 +55,7 @@ use crate::domain::credentials::table::TokenTable;
 use crate::domain::job::LiveJob;
 use crate::domain::ledger::{Alarm, Ledger, Notice};
 use crate::domain::placement::{Place, QueuedJob, Shape};
+use crate::domain::queue_limit::QueueLimits;
 use crate::journal::{Journal, Seq};
 use crate::store::Reads;
 
@@ -115,6 +116,7 @@ pub struct JobSupervisor {
     dependants: Dependants,
     arrays: Arrays,
     timed_out_arrays: TimedOutArrays,
+    limits: QueueLimits,
     alarms: Alarms,
     timer: Option<SpawnHandle>,
     keys: Keys,
@@ -185,12 +187,19 @@ impl JobSupervisor {
             dependants: Dependants::default(),
             arrays: Arrays::restored(restored.arrays),
             timed_out_arrays: TimedOutArrays::default(),
+            limits: QueueLimits::default(),
             alarms: Alarms::default(),
             timer: None,
             held_specs: 0,
             storage_full: false,
             stopping: None,
         }
+    }
+
+    /// The same, with limits on how many jobs projects may have.
+    pub fn limited(self, mut limits: QueueLimits) -> Self {
+        self.jobs.values().for_each(|job| limits.came(&job.project, 1));
+        Self { limits, ..self }
     }
 
     fn ledger(&self) -> Ledger {
@@ -323,6 +332,7 @@ impl JobSupervisor {
 
     fn forget_job(&mut self, job_id: JobId) {
         if let Some(job) = self.jobs.remove(&job_id) {
+            self.limits.ended(&job.project);
             if job.spec.is_some() && job.member.is_none() {
                 self.held_specs = self.held_specs.saturating_sub(1);
             }

@@ -19,6 +19,7 @@ use crate::contract::protocol::Timing;
 use crate::contract::quantity::Timestamp;
 use crate::credentials::known::Credentials;
 use crate::domain::lease::LeaseTimes;
+use crate::domain::queue_limit::QueueLimits;
 use crate::durability::{Durability, DurabilityMark, durability};
 use crate::journal::{Journal, Seq};
 use crate::recording::{self, Recorder, RecordingOptions};
@@ -96,13 +97,9 @@ impl House {
             started: reaper.clone().recipient(),
             forget: reaper.clone().recipient(),
         };
-        supervisor_context.run(JobSupervisor::new(
-            clock::system(),
-            journal.clone(),
-            reads.clone(),
-            tells,
-            restored,
-        ));
+        let job_supervisor =
+            JobSupervisor::new(clock::system(), journal.clone(), reads.clone(), tells, restored);
+        supervisor_context.run(job_supervisor.limited(QueueLimits::of(&settings.placement)));
 
         let session_tells = SessionTells {
             opened: supervisor.clone().recipient(),

@@ -12,6 +12,7 @@ mod far_worker;
 mod fault_matrix;
 mod files;
 mod flood;
+mod full_projects;
 mod full_streams;
 mod hostile_clients;
 mod hostile_programs;

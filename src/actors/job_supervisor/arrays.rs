@@ -79,6 +79,7 @@ impl JobSupervisor {
     /// Takes an array in, with its children.
     pub(super) fn take_array(&mut self, array: LiveArray, template: &LiveJob) {
         self.jobs.reserve(array.len());
+        self.limits.came(&template.project, array.len() as u64);
         for place in 0..array.len() {
             let child = template.child(array.child(place), array.member(place));
             self.jobs.insert(child.id, child);
