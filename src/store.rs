@@ -8,6 +8,7 @@ mod arrays;
 mod checkpoint;
 mod connection;
 mod error;
+mod explanations;
 mod forms;
 pub mod lock;
 pub mod logs;

@@ -5,7 +5,7 @@
 //! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
 //! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
 //! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `WhyHeld`, `CountJobs`,
-//! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`), worker sessions (`SessionOpened`, `SessionClosed`,
+//! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`, `QueueLeft`), worker sessions (`SessionOpened`, `SessionClosed`,
 //! `TasksReported`, `WorkerReturned`, `WorkerLeaving`, `TaskGone`, `TasksUnaccounted`), the lease reaper
 //! (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
@@ -14,6 +14,7 @@
 mod alarms;
 mod arrays;
 mod clients;
+mod departures;
 mod dependants;
 mod draining;
 mod keys;
@@ -31,6 +32,7 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 
 use self::alarms::Alarms;
 use self::arrays::Arrays;
+use self::departures::TimedOutArrays;
 use self::dependants::{Dependants, over};
 use self::keys::Keys;
 use self::restore::Restoration;
@@ -39,8 +41,8 @@ use self::watchers::Watchers;
 use super::messages::job_supervisor::LeaseExpired;
 use super::messages::lease_reaper::{Forget, Started, Watch};
 use super::messages::scheduler::{
-    CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
-    TaskBounded,
+    CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused,
+    QueueTimeoutsOver, StopPlacing, TaskBounded,
 };
 use super::messages::worker_session::{Offer, SessionPorts, Settled, StopTask};
 use super::messages::{Durable, Reply, send};
@@ -54,6 +56,7 @@ use crate::domain::credentials::table::TokenTable;
 use crate::domain::job::LiveJob;
 use crate::domain::ledger::{Alarm, Ledger, Notice};
 use crate::domain::placement::{Luggage, Place, QueuedJob, Shape};
+use crate::domain::queue_limit::QueueLimits;
 use crate::journal::{Journal, Seq};
 use crate::store::Reads;
 
@@ -73,6 +76,8 @@ pub struct SupervisorTells {
     pub queued: Recipient<JobQueued>,
     /// The scheduler.
     pub unqueued: Recipient<JobUnqueued>,
+    /// The scheduler.
+    pub timed_out: Recipient<QueueTimeoutsOver>,
     /// The scheduler.
     pub accepted: Recipient<PlacementAccepted>,
     /// The scheduler.
@@ -111,6 +116,8 @@ pub struct JobSupervisor {
     watchers: Watchers,
     dependants: Dependants,
     arrays: Arrays,
+    timed_out_arrays: TimedOutArrays,
+    limits: QueueLimits,
     alarms: Alarms,
     timer: Option<SpawnHandle>,
     keys: Keys,
@@ -182,12 +189,20 @@ impl JobSupervisor {
             watchers: Watchers::default(),
             dependants: Dependants::default(),
             arrays: Arrays::restored(restored.arrays),
+            timed_out_arrays: TimedOutArrays::default(),
+            limits: QueueLimits::default(),
             alarms: Alarms::default(),
             timer: None,
             held_specs: 0,
             storage_full: false,
             stopping: None,
         }
+    }
+
+    /// The same, with limits on how many jobs projects may have.
+    pub fn limited(self, mut limits: QueueLimits) -> Self {
+        self.jobs.values().for_each(|job| limits.came(&job.project, 1));
+        Self { limits, ..self }
     }
 
     fn ledger(&self) -> Ledger {
@@ -322,6 +337,7 @@ impl JobSupervisor {
 
     fn forget_job(&mut self, job_id: JobId) {
         if let Some(job) = self.jobs.remove(&job_id) {
+            self.limits.ended(&job.project);
             if job.spec.is_some() && job.member.is_none() {
                 self.held_specs = self.held_specs.saturating_sub(1);
             }
@@ -373,12 +389,10 @@ impl JobSupervisor {
     fn ring(&mut self, ctx: &mut Context<Self>) {
         self.timer = None;
         let now = (self.now)();
+        let mut timed_out = Vec::new();
         while let Some(alarm) = self.alarms.due(now) {
             match alarm {
-                Alarm::QueueTimeout(id) if self.arrays.live.contains_key(&id) => self.array_timeout(id),
-                Alarm::QueueTimeout(id) => {
-                    self.step(ctx, id, LiveJob::queue_timeout);
-                }
+                Alarm::QueueTimeout(id) => timed_out.push(id),
                 Alarm::BackoffOver(id) => {
                     self.step(ctx, id, LiveJob::backoff_over);
                 }
@@ -391,6 +405,7 @@ impl JobSupervisor {
                 Alarm::DrainDeadline(worker_id) => self.drain_overdue(ctx, worker_id),
             }
         }
+        self.queue_timeouts(ctx, timed_out);
         self.sweep_on(ctx);
         self.set_timer(ctx);
     }

@@ -3,24 +3,31 @@
 //!
 //! Owns: the queue and the pool, as far as it has been told, and what it proposed and nobody answered yet.
 //! Never: decides; the supervisor disposes of every proposal.
-//! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `CapacityFreed`,
-//! `CapacityTaken`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
+//! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `QueueTimeoutsOver`,
+//! `CapacityFreed`, `CapacityTaken`, `TaskBounded`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
 //! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`, `Explain`, `LookAhead`).
-//! Tells: the supervisor (`PlacementProposed`).
+//! Tells: the supervisor (`PlacementProposed`, `QueueLeft`).
 //! Records: every input and every pass, for `gpulayer replay`; nobody waits for that.
 //! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
+
+mod departures;
+mod notes;
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use tracing::error;
 
+use self::departures::Departures;
+use self::notes::Notes;
 use super::messages::front_desk::{Explain, ExplainQueue, LookAhead, NoSuchWorker, Question};
-use super::messages::job_supervisor::PlacementProposed;
+use super::messages::job_supervisor::{PlacementProposed, QueueLeft};
 use super::messages::scheduler::{
-    CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing,
-    TaskBounded, WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft, WorkerSecrets, WorkerUp,
+    CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused,
+    QueueTimeoutsOver, StopPlacing, TaskBounded, WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft,
+    WorkerSecrets, WorkerUp,
 };
 use super::messages::send;
 use crate::clock;
+use crate::contract::ids::JobId;
 use crate::domain::placement::replay::{Answer, Entry, Passed};
 use crate::domain::placement::{Input, Pass, Placed, Placer, Policy};
 use crate::recording::Recorder;
@@ -30,13 +37,23 @@ const MAILBOX: usize = 65_536;
 /// Checks of a shape against a worker in one pass; the rest follows after the mailbox has been looked at again.
 const BUDGET_CHECKS: u32 = 50_000;
 
+/// Whom the scheduler tells.
+pub struct SchedulerTells {
+    /// The supervisor.
+    pub proposed: Recipient<PlacementProposed>,
+    /// The supervisor.
+    pub left: Recipient<QueueLeft>,
+}
+
 /// See the module.
 pub struct Scheduler {
     placer: Placer,
     now: clock::Now,
     pass_due: bool,
     stopped: bool,
-    supervisor: Recipient<PlacementProposed>,
+    tells: SchedulerTells,
+    departures: Departures,
+    notes: Notes,
     recorder: Option<Recorder>,
 }
 
@@ -47,9 +64,17 @@ struct RunPass;
 
 impl Scheduler {
     /// A scheduler without jobs and workers.
-    pub fn new(now: clock::Now, policy: Policy, supervisor: Recipient<PlacementProposed>) -> Self {
-        let placer = Placer::new(policy);
-        Self { placer, now, pass_due: false, stopped: false, supervisor, recorder: None }
+    pub fn new(now: clock::Now, policy: Policy, tells: SchedulerTells) -> Self {
+        Self {
+            placer: Placer::new(policy),
+            now,
+            pass_due: false,
+            stopped: false,
+            tells,
+            departures: Departures::default(),
+            notes: Notes::default(),
+            recorder: None,
+        }
     }
 
     /// The same, with all that it is told and answers on record.
@@ -115,7 +140,6 @@ macro_rules! takes_in {
 
 takes_in! {
     JobQueued(JobQueued { job }) => Input::Queued(job), place: true;
-    JobUnqueued(JobUnqueued { job_id }) => Input::Unqueued { job_id }, place: true;
     PlacementAccepted(PlacementAccepted { job_id }) => Input::Accepted { job_id }, place: false;
     PlacementRefused(PlacementRefused { job_id, gone }) => Input::Refused { job_id, gone }, place: true;
     CapacityFreed(CapacityFreed { worker_id, place }) => Input::Freed { worker_id, place }, place: true;
@@ -151,11 +175,64 @@ impl Handler<RunPass> for Scheduler {
         }
         if !pass.placements.is_empty() || !pass.preemptions.is_empty() {
             let placements = pass.placements.iter().map(Placed::proposal).collect();
-            self.supervisor.do_send(PlacementProposed { placements, preemptions: pass.preemptions });
+            let waited_for = self.notes.of(&pass.placements);
+            let preemptions = pass.preemptions;
+            self.tells.proposed.do_send(PlacementProposed { placements, preemptions, waited_for });
         }
+        self.notes.note(&self.placer, now);
         if pass.exhausted {
             self.pass_due = true;
             ctx.notify(RunPass);
+        }
+    }
+}
+
+/// Say how the next of those stood that left.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct AnswerDepartures;
+
+impl Scheduler {
+    /// A job waits no more. How it stood is said a little later, so that the queue is free of it at once.
+    fn leave(&mut self, ctx: &mut Context<Self>, job_id: JobId) {
+        if self.departures.is_empty() {
+            ctx.notify(AnswerDepartures);
+        }
+        self.departures.add(&self.placer, job_id);
+        self.take_in_and_place(ctx, Input::Unqueued { job_id });
+    }
+}
+
+impl Handler<JobUnqueued> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, gone: JobUnqueued, ctx: &mut Self::Context) {
+        if self.placer.queue().contains(gone.job_id) {
+            self.leave(ctx, gone.job_id);
+        } else {
+            self.take_in_and_place(ctx, Input::Unqueued { job_id: gone.job_id });
+        }
+    }
+}
+
+impl Handler<QueueTimeoutsOver> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, over: QueueTimeoutsOver, ctx: &mut Self::Context) {
+        for job_id in over.job_ids {
+            self.leave(ctx, job_id);
+        }
+    }
+}
+
+impl Handler<AnswerDepartures> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, _: AnswerDepartures, ctx: &mut Self::Context) {
+        let departures = self.departures.slice(&self.placer, (self.now)());
+        self.tells.left.do_send(QueueLeft { departures });
+        if !self.departures.is_empty() {
+            ctx.notify(AnswerDepartures);
         }
     }
 }

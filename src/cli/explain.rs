@@ -1,5 +1,6 @@
 //! `explain`: why a job waits, or where a spec would run, and what would help.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde_json::json;
@@ -13,9 +14,11 @@ use super::screen::{Output, print_json};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, tail};
 use super::spec_building;
-use crate::client::Call;
-use crate::contract::explain::{Explanation, Verdict, WaitingFor};
+use crate::client::{Call, Client};
+use crate::contract::explain::{Explained, Explanation, PastExplanation, Verdict, WaitingFor};
+use crate::contract::ids::WorkerId;
 use crate::contract::quantity::Seconds;
+use crate::contract::worker::Worker;
 
 /// `gpulayer explain`.
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitStatus, CliError> {
@@ -23,7 +26,11 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitSta
     let (what, explanation): (String, Explanation) = match (&args.job, &args.spec) {
         (Some(job), _) => {
             let id = job_choice::one(&client, job).await?;
-            (format!("job …{}", tail(id)), client.get(&format!("/v1/jobs/{id}/explain")).await?)
+            let what = format!("job …{}", tail(id));
+            match client.get(&format!("/v1/jobs/{id}/explain")).await? {
+                Explained::Waits(explanation) => (what, explanation),
+                Explained::Past(past) => return show_past(context, &client, &what, &past).await,
+            }
         }
         (None, Some(file)) => {
             let mut asked = json!({"spec": spec_building::read_file(file)?});
@@ -50,6 +57,81 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitSta
     output.text(&page(&what, &explanation))?;
     output.flush()?;
     Ok(ExitStatus::SUCCESS)
+}
+
+async fn show_past(
+    context: &Context,
+    client: &Client,
+    what: &str,
+    past: &PastExplanation,
+) -> Result<ExitStatus, CliError> {
+    if context.json {
+        print_json(past)?;
+        return Ok(ExitStatus::SUCCESS);
+    }
+    let mut names = HashMap::new();
+    for placement in &past.placements {
+        if !names.contains_key(&placement.worker) {
+            // One that is gone, or not to be seen, is named by its id.
+            let worker = client.get::<Worker>(&format!("/v1/workers/{}", placement.worker)).await.ok();
+            names.insert(
+                placement.worker,
+                worker.map_or_else(|| placement.worker.to_string(), |worker| worker.name),
+            );
+        }
+    }
+    let mut output = Output::new();
+    output.text(&past_page(what, past, &names))?;
+    output.flush()?;
+    Ok(ExitStatus::SUCCESS)
+}
+
+fn past_page(what: &str, past: &PastExplanation, names: &HashMap<WorkerId, String>) -> String {
+    let mut page = String::new();
+    let _ = writeln!(page, "{what} is {}: {}", past.state.word(), harmless(&past.summary, false));
+    let mut line = |name: &str, text: &str| {
+        let _ = writeln!(page, "  {name:<11} {}", harmless(text, false));
+    };
+    line("queued", &moment(past.queued_at));
+    let unshown = past.placed as usize - past.placements.len().min(past.placed as usize);
+    if unshown > 0 {
+        line("placed", &format!("{unshown} times before"));
+    }
+    for placement in &past.placements {
+        let worker = names.get(&placement.worker).cloned().unwrap_or_default();
+        let gpus = if placement.gpus.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", placement.gpus.join(", "))
+        };
+        let end = placement.reason.map_or_else(String::new, |reason| format!(", {}", reason.word()));
+        line(
+            "placed",
+            &format!("{} on {worker}{gpus}, attempt {}{end}", moment(placement.placed_at), placement.attempt),
+        );
+    }
+    if let Some(left) = &past.left_queue {
+        if let Some(quota) = &left.quota {
+            line("quota", quota);
+        }
+        if left.workers.is_empty() {
+            line("workers", "none was connected");
+        }
+        for answer in &left.workers {
+            let count = answer.workers;
+            let name = if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") };
+            let more = count.saturating_sub(answer.names.len() as u64);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            line(&name, &format!("{}{more}: {}", answer.names.join(", "), answer.reason));
+        }
+        if !left.suggestions.is_empty() {
+            let _ = writeln!(page, "It would have started then with any of these:");
+            for suggestion in &left.suggestions {
+                let _ = writeln!(page, "  {}", harmless(&suggestion.change, false));
+            }
+        }
+    }
+    page
 }
 
 fn page(what: &str, explanation: &Explanation) -> String {

@@ -11,7 +11,7 @@ use crate::domain::spec::nearest;
 
 /// The name of the table.
 pub(super) const TABLE: &str = "projects";
-const KEYS: [&str; 4] = ["share", "max_cpus", "max_gpus", "preemptible"];
+const KEYS: [&str; 5] = ["share", "max_cpus", "max_gpus", "max_queued", "preemptible"];
 /// The largest share: enough to tell projects apart, and sums of them stay small.
 const MAX_SHARE: i64 = 1_000_000;
 
@@ -49,6 +49,10 @@ pub(super) fn read(path: &Path, file: &toml::Table) -> Result<BTreeMap<String, P
                     let most = value.as_integer().and_then(|most| u64::try_from(most).ok());
                     policy.max_gpus = Some(most.ok_or_else(|| bad(at(key), "a number of GPUs"))?);
                 }
+                "max_queued" => {
+                    let most = value.as_integer().and_then(|most| u64::try_from(most).ok());
+                    policy.max_queued = Some(most.ok_or_else(|| bad(at(key), "a number of jobs"))?);
+                }
                 "preemptible" => {
                     policy.preemptible = value.as_bool().ok_or_else(|| bad(at(key), "`true` or `false`"))?;
                 }
@@ -76,6 +80,7 @@ read when the server starts. A project that is not named there has a share of 1 
 share = 3            # is due three times what a project with 1 is
 max_cpus = 64        # of its running tasks together
 max_gpus = 8         # of its running tasks together
+max_queued = 1000    # of its jobs that have not ended, every child of an array for one: more are refused
 preemptible = true   # its tasks may be stopped for jobs of a higher priority, and are queued again then
 ```
 "#;
@@ -109,6 +114,7 @@ mod tests {
             ("[projects]\nvision = 1", "`projects.vision` is not a table"),
             ("[projects.v]\nshare = 0", "`projects.v.share` is not a whole number from 1"),
             ("[projects.v]\nmax_gpus = -1", "`projects.v.max_gpus` is not a number of GPUs"),
+            ("[projects.v]\nmax_queued = -1", "`projects.v.max_queued` is not a number of jobs"),
             ("[projects.v]\npreemptible = 1", "`projects.v.preemptible` is not `true` or `false`"),
             ("[projects.v]\nshares = 1", "no setting `projects.v.shares`; did you mean `share`?"),
         ] {

@@ -81,6 +81,7 @@ error_codes! {
     IdempotencyKeyReused "idempotency_key_reused" 422 false "The key was used with another body.",
     ProtocolVersion "protocol_version" 426 false "The server does not speak this protocol version.",
     RateLimited "rate_limited" 429 true "Too many failed log-ins from this address.",
+    ProjectFull "project_full" 429 true "The project has as many jobs that have not ended as it may have.",
     Internal "internal" 500 true "A fault in GPUlayer.",
     NotReady "not_ready" 503 true "The daemon is starting or stopping.",
     StorageFull "storage_full" 503 true "The disk is nearly full; finishes and cancels go on.",

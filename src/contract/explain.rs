@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ids::JobId;
+use super::end::EndReason;
+use super::ids::{JobId, TaskId, WorkerId};
+use super::job::JobState;
 use super::quantity::{Seconds, Timestamp};
 
 /// How a job stands to the workers there are.
@@ -132,4 +134,100 @@ pub struct WhatIf {
     /// As if this job were gone (its id).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<JobId>,
+}
+
+/// The answer of `GET /v1/jobs/{id}/explain`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Explained {
+    /// Of a job that waits.
+    Waits(Explanation),
+    /// Of a job that has ended.
+    Past(PastExplanation),
+}
+
+/// What an ended job waited for, and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PastExplanation {
+    /// How it ended.
+    pub state: JobState,
+    /// In one line.
+    pub summary: String,
+    /// When it was submitted.
+    pub queued_at: Timestamp,
+    /// How long it waited for its first place, or for its end.
+    pub waited_s: Seconds,
+    /// The try it came to.
+    pub attempts: u32,
+    /// How often its place was taken for a job of a higher priority.
+    pub preemptions: u32,
+    /// How often it was given a place.
+    pub placed: u32,
+    /// The newest of its places, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placements: Vec<PastPlacement>,
+    /// How it stood to the workers when it left the queue without a place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_queue: Option<LastStanding>,
+}
+
+/// A place that a job had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PastPlacement {
+    /// The task.
+    pub task_id: TaskId,
+    /// The try it belonged to.
+    pub attempt: u32,
+    /// Where.
+    pub worker: WorkerId,
+    /// With these GPUs, by uuid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
+    /// When it was given.
+    pub placed_at: Timestamp,
+    /// When its worker started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Why it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
+    /// What the job had waited for last; absent where it found room as soon as it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_for: Option<String>,
+}
+
+/// How a job stood to the workers when it left the queue. Of bounded size, whatever the number of workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LastStanding {
+    /// The best that any worker could do for it.
+    pub verdict: Verdict,
+    /// In one line.
+    pub summary: String,
+    /// The workers' answers, those with one answer together; what might have changed first.
+    pub workers: Vec<CountedAnswer>,
+    /// Why its project could have no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+    /// What was reserved for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<ReservedPlace>,
+    /// The smallest changes that would have let it start, each for itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suggestions: Vec<Suggestion>,
+}
+
+/// One answer and how many workers gave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CountedAnswer {
+    /// Whether waiting helped.
+    pub verdict: Verdict,
+    /// What was missing.
+    pub reason: String,
+    /// So many.
+    pub workers: u64,
+    /// Some of their names.
+    pub names: Vec<String>,
 }

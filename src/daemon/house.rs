@@ -11,7 +11,7 @@ use crate::actors::job_supervisor::{JobSupervisor, SupervisorTells};
 use crate::actors::lease_reaper::LeaseReaper;
 use crate::actors::messages::Durable;
 use crate::actors::messages::worker_session::OpenSession;
-use crate::actors::scheduler::Scheduler;
+use crate::actors::scheduler::{Scheduler, SchedulerTells};
 use crate::actors::worker_session::{SessionTells, WorkerSession};
 use crate::clock;
 use crate::config::Settings;
@@ -19,6 +19,7 @@ use crate::contract::protocol::Timing;
 use crate::contract::quantity::Timestamp;
 use crate::credentials::known::Credentials;
 use crate::domain::lease::LeaseTimes;
+use crate::domain::queue_limit::QueueLimits;
 use crate::durability::{Durability, DurabilityMark, durability};
 use crate::journal::{Journal, Seq};
 use crate::recording::{self, Recorder, RecordingOptions};
@@ -57,12 +58,13 @@ impl House {
         let supervisor_context = Context::<JobSupervisor>::new();
         let supervisor = supervisor_context.address();
         let scheduler_arbiter = Arbiter::new();
-        let proposals = supervisor.clone().recipient();
+        let scheduler_tells =
+            SchedulerTells { proposed: supervisor.clone().recipient(), left: supervisor.clone().recipient() };
         let policy = settings.placement.clone();
         let recorder = start_recorder(settings);
         let recording = recorder.clone();
         let scheduler = Scheduler::start_in_arbiter(&scheduler_arbiter.handle(), |_| {
-            Scheduler::new(clock::system(), policy, proposals).recorded(recording)
+            Scheduler::new(clock::system(), policy, scheduler_tells).recorded(recording)
         });
         let reaper = LeaseReaper::new(
             lease_times(settings),
@@ -84,6 +86,7 @@ impl House {
         let tells = SupervisorTells {
             queued: scheduler.clone().recipient(),
             unqueued: scheduler.clone().recipient(),
+            timed_out: scheduler.clone().recipient(),
             accepted: scheduler.clone().recipient(),
             refused: scheduler.clone().recipient(),
             freed: scheduler.clone().recipient(),
@@ -94,13 +97,9 @@ impl House {
             started: reaper.clone().recipient(),
             forget: reaper.clone().recipient(),
         };
-        supervisor_context.run(JobSupervisor::new(
-            clock::system(),
-            journal.clone(),
-            reads.clone(),
-            tells,
-            restored,
-        ));
+        let job_supervisor =
+            JobSupervisor::new(clock::system(), journal.clone(), reads.clone(), tells, restored);
+        supervisor_context.run(job_supervisor.limited(QueueLimits::of(&settings.placement)));
 
         let session_tells = SessionTells {
             opened: supervisor.clone().recipient(),

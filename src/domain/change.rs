@@ -47,6 +47,9 @@ pub enum Change {
         /// The child.
         child: JobId,
     },
+    /// How a job stood to the workers when it left the queue without a place, as JSON; kept as long as the job. Of an
+    /// array, how its waiting children stood.
+    JobExplained(JobId, Arc<str>),
     /// An ended job and all that belongs to it goes; with an array its children.
     JobPurged(JobId),
     /// A placement.

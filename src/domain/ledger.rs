@@ -55,6 +55,23 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Adds to what this step says of a job's new place: what it had waited for last.
+    pub fn waited_for(&mut self, job_id: JobId, reason: &str) {
+        let placed = self.changes.iter_mut().rev().find_map(|change| match change {
+            Change::EventAppended(event)
+                if event.job_id == Some(job_id) && event.kind == EventType::JobScheduled =>
+            {
+                Some(event)
+            }
+            _ => None,
+        });
+        if let Some(event) = placed {
+            event.data["waited_for"] = reason.into();
+        }
+    }
+}
+
 /// Who must be told what. [`Notice::Queued`] and [`Notice::Unqueued`] only concern the scheduler, whose
 /// proposals come back to be judged, so they may go out at once; every other notice is an effect that must
 /// wait until the changes of its step are durable.

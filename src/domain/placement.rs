@@ -8,6 +8,7 @@
 //! `Warmth` says where a job's files may be already; [`explain`] says why not.
 
 mod candidates;
+mod departure;
 mod explain;
 mod explanation;
 mod fit;

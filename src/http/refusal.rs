@@ -197,6 +197,10 @@ impl From<SubmitRefusal> for Refusal {
                 ErrorCode::StorageFull,
                 "the server's disk is nearly full; free some space and submit again",
             ),
+            SubmitRefusal::ProjectFull(full) => Self::new(
+                ErrorCode::ProjectFull,
+                format!("{full}: wait until some have ended, cancel some, or have the limit raised"),
+            ),
             SubmitRefusal::Stopping => Self::stopping(),
             SubmitRefusal::Revoked => Self::unauthenticated_as(
                 ErrorCode::TokenRevoked,

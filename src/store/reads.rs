@@ -17,7 +17,7 @@ pub use restart::LiveRow;
 /// blocking is allowed.
 #[derive(Clone)]
 pub struct Reads {
-    pool: Pool,
+    pub(super) pool: Pool,
 }
 
 impl Reads {

@@ -49,6 +49,20 @@ diesel::table! {
 }
 
 diesel::table! {
+    explanations (digest) {
+        digest -> Binary,
+        explanation -> Text,
+    }
+}
+
+diesel::table! {
+    job_explanations (job_id) {
+        job_id -> Binary,
+        digest -> Binary,
+    }
+}
+
+diesel::table! {
     arrays (job_id) {
         job_id -> Binary,
         first_child -> Binary,
@@ -203,6 +217,7 @@ diesel::table! {
 
 diesel::joinable!(job_standings -> jobs (job_id));
 diesel::joinable!(job_results -> jobs (job_id));
+diesel::joinable!(job_explanations -> explanations (digest));
 diesel::joinable!(job_waits -> jobs (job_id));
 diesel::joinable!(array_progress -> jobs (job_id));
 diesel::joinable!(task_standings -> tasks (task_id));
@@ -213,6 +228,8 @@ diesel::allow_tables_to_appear_in_same_query!(
     job_standings,
     job_results,
     job_waits,
+    explanations,
+    job_explanations,
     late_results,
     tasks,
     task_standings,

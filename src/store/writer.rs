@@ -14,6 +14,7 @@ use super::arrays;
 use super::checkpoint::Checkpointer;
 use super::connection::{self, Role};
 use super::error::StoreError;
+use super::explanations;
 use super::forms::{
     self, EventForm, JobForm, JobResultsForm, JobStandingForm, LateResultsForm, OutboxForm, TaskForm,
     TaskStandingForm, TokenForm, UsedKeyForm, WorkerForm, signed,
@@ -232,6 +233,7 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             let digests: Vec<Digest> = collected.chain(results.log_artifact).collect();
             refer(connection, *job_id, false, &digests)?;
         }
+        Change::JobExplained(id, text) => explanations::write(connection, *id, text)?,
         Change::JobPurged(id) => purge(connection, *id)?,
         Change::EventAppended(event) => {
             replace_into(events::table).values(EventForm::from(&**event)).execute(connection)?;
@@ -348,6 +350,7 @@ fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {
             .set(meta::value.eq(newest))
             .execute(connection)?;
     }
+    explanations::purge(connection, parent)?;
     arrays::purge(connection, parent)?;
     let of_job = tasks::table.filter(tasks::job_id.eq(id)).select(tasks::id);
     delete(task_standings::table.filter(task_standings::task_id.eq_any(of_job))).execute(connection)?;

@@ -102,6 +102,7 @@ pub fn scene() -> Scene {
     let tells = SupervisorTells {
         queued,
         unqueued,
+        timed_out: recorder().0,
         accepted,
         refused,
         freed,
@@ -236,7 +237,11 @@ impl Scene {
     pub fn place_again(&self, number: u128, job_epoch: u32) {
         let seat = Seated { worker_id: WORKER, incarnation: 1, gpus: Vec::new(), weight: 1 };
         let placement = Placement { job_id: job_id(number), job_epoch, seats: vec![seat] };
-        self.supervisor.do_send(PlacementProposed { placements: vec![placement], preemptions: Vec::new() });
+        self.supervisor.do_send(PlacementProposed {
+            placements: vec![placement],
+            preemptions: Vec::new(),
+            waited_for: Vec::new(),
+        });
     }
 
     pub fn report(

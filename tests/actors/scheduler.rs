@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use actix::{Actor, Addr};
 use gpulayer::actors::messages::front_desk::ExplainQueue;
-use gpulayer::actors::messages::job_supervisor::PlacementProposed;
+use gpulayer::actors::messages::job_supervisor::{PlacementProposed, QueueLeft};
 use gpulayer::actors::messages::scheduler::{
-    CapacityFreed, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, StopPlacing, WorkerDown,
-    WorkerUp,
+    CapacityFreed, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused, QueueTimeoutsOver,
+    StopPlacing, WorkerDown, WorkerUp,
 };
-use gpulayer::actors::scheduler::Scheduler;
+use gpulayer::actors::scheduler::{Scheduler, SchedulerTells};
 use gpulayer::clock;
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::quantity::{Cpus, Timestamp};
@@ -21,8 +21,15 @@ use crate::recorder::{Heard, recorder, settle};
 const WORKER: WorkerId = WorkerId::from_u128(9);
 
 fn started() -> (Addr<Scheduler>, Heard<PlacementProposed>) {
+    let (scheduler, heard, _) = started_and_left();
+    (scheduler, heard)
+}
+
+fn started_and_left() -> (Addr<Scheduler>, Heard<PlacementProposed>, Heard<QueueLeft>) {
     let (proposed, heard) = recorder();
-    (Scheduler::new(clock::system(), Policy::default(), proposed).start(), heard)
+    let (left, heard_left) = recorder();
+    let tells = SchedulerTells { proposed, left };
+    (Scheduler::new(clock::system(), Policy::default(), tells).start(), heard, heard_left)
 }
 
 fn job(number: u128) -> JobQueued {
@@ -129,4 +136,50 @@ async fn nothing_is_proposed_to_a_worker_that_is_down_nor_for_a_job_that_left_no
     scheduler.do_send(job(3));
     settle().await;
     assert_eq!(jobs(&mut heard), []);
+}
+
+#[actix_rt::test]
+async fn who_times_out_leaves_at_once_and_all_are_answered_for() {
+    let (scheduler, mut proposed, mut left) = started_and_left();
+    scheduler.do_send(worker(0));
+    // More than one slice, of one kind.
+    let jobs = 5_000_u128;
+    for number in 1..=jobs {
+        scheduler.do_send(job(number));
+    }
+    let unknown = JobId::from_u128(1 << 100);
+    let mut job_ids: Vec<JobId> = (1..=jobs).map(JobId::from_u128).collect();
+    job_ids.push(unknown);
+    scheduler.do_send(QueueTimeoutsOver { job_ids });
+    // Room that comes now is for nobody of them.
+    scheduler.do_send(worker(4));
+    let mut answers = Vec::new();
+    while answers.len() <= jobs as usize {
+        answers.extend(left.next().await.departures);
+    }
+    assert_eq!(answers.pop(), Some((unknown, None)));
+    assert!(answers.iter().all(|(_, standing)| standing.is_some()));
+    let first = answers[0].1.clone().unwrap();
+    let sharing = answers.iter().filter(|(_, standing)| Arc::ptr_eq(standing.as_ref().unwrap(), &first));
+    assert_eq!(sharing.count(), 2_000, "a slice shares one");
+    settle().await;
+    assert!(proposed.so_far().is_empty());
+}
+
+#[actix_rt::test]
+async fn who_is_cancelled_while_it_waits_is_answered_for_and_who_does_not_wait_is_not() {
+    let (scheduler, _proposed, mut left) = started_and_left();
+    scheduler.do_send(worker(0));
+    scheduler.do_send(job(1));
+    scheduler.do_send(JobUnqueued { job_id: JobId::from_u128(2) });
+    scheduler.do_send(JobUnqueued { job_id: JobId::from_u128(1) });
+    let departures = left.next().await.departures;
+    assert_eq!(departures.len(), 1);
+    let (job_id, standing) = &departures[0];
+    assert_eq!(*job_id, JobId::from_u128(1));
+    let standing = standing.as_ref().unwrap();
+    assert_eq!((standing.workers[0].workers, standing.workers[0].names[0].as_str()), (1, "host"));
+    assert!(standing.summary.contains("1 CPU"), "{}", standing.summary);
+    settle().await;
+    assert!(left.so_far().is_empty());
 }

@@ -484,7 +484,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     let quotas = (prop::option::of(2u64..9), prop::option::of(1u64..6));
     (0u32..5, quotas, any::<bool>(), 1u32..4).prop_map(|(reservations, (cores, gpus), preemptible, share)| {
         let max_cpu_millis = cores.map(|cores| cores * 1000);
-        let policy = ProjectPolicy { share, max_cpu_millis, max_gpus: gpus, preemptible };
+        let policy = ProjectPolicy { share, max_cpu_millis, max_gpus: gpus, preemptible, max_queued: None };
         Policy { reservations, ..project(policy) }
     })
 }

@@ -273,7 +273,7 @@ macro_rules! handles {
 
 handles! {
     SubmitJobs => |shared, call| {
-        if let Some(refusal) = *shared.refusal.lock() {
+        if let Some(refusal) = shared.refusal.lock().clone() {
             let _ = call.reply.send(Err(refusal));
             return;
         }

@@ -21,14 +21,17 @@ fn a_spec_is_judged_and_not_submitted() {
 }
 
 #[test]
-fn only_a_job_that_waits_can_be_explained() {
+fn a_job_that_waits_and_one_that_ended_can_be_explained() {
     let stand = Stand::start();
     let id = stand.submit();
     let path = format!("/v1/jobs/{id}/explain");
     let said = stand.tcp("GET", &path).token(CLIENT).send().ok(200).json();
     assert!(!said["summary"].as_str().unwrap().is_empty());
-    stand.shared.moved(id, JobState::Succeeded);
+    stand.shared.moved(id, JobState::Running);
     let refused = stand.tcp("GET", &path).token(CLIENT).send().ok(409);
     assert_eq!(refused.code(), "not_waiting");
-    assert!(refused.json()["detail"].as_str().unwrap().contains("it is succeeded"));
+    assert!(refused.json()["detail"].as_str().unwrap().contains("it is running"));
+    stand.shared.moved(id, JobState::Succeeded);
+    let past = stand.tcp("GET", &path).token(CLIENT).send().ok(200).json();
+    assert_eq!((&past["state"], &past["placed"]), (&json!("succeeded"), &json!(0)));
 }

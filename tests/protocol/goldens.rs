@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gpulayer::contract::artifact::{MissingAnswer, MissingRequest, OutputFile, PartialUpload};
 use gpulayer::contract::event::Event;
-use gpulayer::contract::explain::{Explanation, WhatIf};
+use gpulayer::contract::explain::{Explained, Explanation, WhatIf};
 use gpulayer::contract::job::{BatchAnswer, CancelRequest, Job, Page, RetryRequest, Sequence};
 use gpulayer::contract::log::LogLine;
 use gpulayer::contract::problem::Problem;
@@ -96,6 +96,7 @@ const GOLDENS: &[Golden] = goldens! {
     "EvictRequest" EvictRequest,
     "StopRequest" StopRequest,
     "Explanation" Explanation,
+    "Explained" Explained,
     "WhatIf" WhatIf,
 };
 

@@ -1,7 +1,7 @@
 //! The record of scheduling on disk: what a reader finds of it after a clean end, in the middle, after a kill, on a full
 //! disk, and when there is more of it than may be kept.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 #[path = "../support/volume.rs"]
 mod volume;
@@ -122,7 +122,7 @@ fn the_oldest_segments_go_and_every_one_that_is_left_begins_with_a_start() {
         }
         let paths = segments(folder.path()).unwrap();
         let first = paths.first()?.file_name()?.to_str()?.to_owned();
-        (first > "segment-000004".to_owned()).then_some(())
+        (first.as_str() > "segment-000004").then_some(())
     });
     recorder.close();
     let paths = segments(folder.path()).unwrap();

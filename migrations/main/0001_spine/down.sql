@@ -1,3 +1,5 @@
+DROP TABLE job_explanations;
+DROP TABLE explanations;
 DROP TABLE late_results;
 DROP TABLE meta;
 DROP TABLE outbox;

@@ -69,6 +69,18 @@ CREATE TABLE job_waits (
     waits  TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- How jobs stood to the workers when they left the queue without a place. Jobs that stood alike share a text; a row of an
+-- array speaks for its children. A text goes with the last job that has it.
+CREATE TABLE explanations (
+    digest      BLOB NOT NULL PRIMARY KEY,
+    explanation TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE job_explanations (
+    job_id BLOB NOT NULL PRIMARY KEY,
+    digest BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX job_explanations_by_text ON job_explanations (digest);
+
 -- What tasks that were given up brought back late. Kept with the job, never shown as its results.
 CREATE TABLE late_results (
     task_id      BLOB NOT NULL PRIMARY KEY,

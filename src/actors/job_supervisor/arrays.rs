@@ -69,6 +69,7 @@ impl JobSupervisor {
 
     /// An array's end is on disk: from now on the store speaks for it.
     pub(super) fn forget_array(&mut self, parent: JobId) {
+        self.timed_out_arrays.waited_for.remove(&parent);
         if let Some(array) = self.arrays.live.remove(&parent) {
             let reason = array.end().map(|end| end.reason);
             self.note_over(parent, reason.map(|reason| Over::Ended { state: array.state(), reason }));
@@ -78,6 +79,7 @@ impl JobSupervisor {
     /// Takes an array in, with its children.
     pub(super) fn take_array(&mut self, array: LiveArray, template: &LiveJob) {
         self.jobs.reserve(array.len());
+        self.limits.came(&template.project, array.len() as u64);
         for place in 0..array.len() {
             let child = template.child(array.child(place), array.member(place));
             self.jobs.insert(child.id, child);
@@ -122,6 +124,7 @@ impl JobSupervisor {
         if places.len() == SLICE {
             self.arrays.sweeping.insert(parent);
         }
+        let waited_for = self.timed_out_arrays.waited_for.get(&parent).cloned();
         let mut touched = Vec::with_capacity(places.len());
         for place in places {
             let child = array.child(place);
@@ -131,7 +134,7 @@ impl JobSupervisor {
                     job.cancel(ledger, *now);
                 }
                 Sweep::End(end) => job.cannot_start(ledger, (**end).clone()),
-                Sweep::QueueTimeout => job.queue_timeout(ledger),
+                Sweep::QueueTimeout => job.queue_timed_out(ledger, waited_for.as_deref()),
             }
             touched.push(child);
         }

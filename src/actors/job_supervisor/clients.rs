@@ -1,6 +1,6 @@
 //! What clients ask of the supervisor, as the front desk passed it on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use actix::{Context, Handler};
 use serde_json::json;
@@ -8,8 +8,8 @@ use serde_json::json;
 use super::watchers::satisfied;
 use super::{JobSupervisor, Speech, Stopping, answer};
 use crate::actors::messages::front_desk::{
-    Act, CancelJob, CountJobs, Holder, JobCounts, JobNotEnded, Keyed, PrepareStop, PurgeJob, StorageLevel,
-    SubmitJobs, SubmitRefusal, WatchJob, WhoHolds,
+    Act, CancelJob, CountJobs, Holder, JobCounts, JobNotEnded, Keyed, NewJob, PrepareStop, ProjectFull,
+    PurgeJob, StorageLevel, SubmitJobs, SubmitRefusal, WatchJob, WhoHolds,
 };
 use crate::actors::messages::scheduler::StopPlacing;
 use crate::actors::messages::send;
@@ -39,6 +39,16 @@ impl JobSupervisor {
         } else {
             None
         }
+    }
+
+    /// Whether the projects of these jobs may have them.
+    fn room_for(&self, jobs: &[NewJob]) -> Result<(), ProjectFull> {
+        let mut asked: BTreeMap<&str, u64> = BTreeMap::new();
+        for job in jobs {
+            let count = job.array.as_ref().map_or(1, |array| array.layout.len() as u64);
+            *asked.entry(&job.record.project).or_default() += count;
+        }
+        self.limits.judge(&asked)
     }
 
     /// The state for which a job cannot be removed: its own, or that of the array that still counts it.
@@ -85,6 +95,13 @@ impl Handler<SubmitJobs> for JobSupervisor {
             self.say_at_newest(answer(reply, Err(SubmitRefusal::Revoked)));
             return;
         }
+        // A repeat gets its first answer, however full the project is; a refusal leaves the key free.
+        if call.key.as_ref().is_none_or(|key| !self.keys.is_taken(key))
+            && let Err(full) = self.room_for(&call.jobs)
+        {
+            self.say_at_newest(answer(reply, Err(full.into())));
+            return;
+        }
         let Some(key) = self.take_key(call.key) else {
             self.say_at_newest(answer(reply, Ok(Keyed::Repeat)));
             return;
@@ -102,6 +119,7 @@ impl Handler<SubmitJobs> for JobSupervisor {
                 continue;
             }
             let job = LiveJob::accept_after(&mut ledger, new.record, new.spec, shape, new.waits);
+            self.limits.came(&job.project, 1);
             self.jobs.insert(job.id, job);
             held += 1;
         }

@@ -175,11 +175,15 @@ impl Handler<PlacementProposed> for JobSupervisor {
         let stored = self.stored_specs(&proposed.placements);
         let mut ledger = self.ledger();
         let mut touched = Vec::with_capacity(proposed.placements.len());
+        let waited_for: HashMap<_, _> = proposed.waited_for.into_iter().collect();
         for placement in &proposed.placements {
             match self.judge_placement(&mut ledger, placement, &stored) {
                 Ok(()) => {
                     let job_id = placement.job_id;
                     touched.push(job_id);
+                    if let Some(reason) = waited_for.get(&job_id) {
+                        ledger.waited_for(job_id, reason);
+                    }
                     self.tells.accepted.do_send(PlacementAccepted { job_id });
                 }
                 Err(refused) => self.tells.refused.do_send(refused),

@@ -24,6 +24,7 @@ pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
 use crate::domain::dependency::Wait;
 use crate::domain::placement::{Outlook, QueuedJob, Shape};
+pub use crate::domain::queue_limit::ProjectFull;
 
 /// A keyed call's outcome (CONTRACT, Requests and answers, `Idempotency-Key`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +63,7 @@ pub struct SubmitJobs {
 }
 
 /// Why jobs are not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitRefusal {
     /// Less than `min_free_bytes` is left.
     #[error("the disk is nearly full")]
@@ -73,6 +74,9 @@ pub enum SubmitRefusal {
     /// The token was revoked while the request was on its way.
     #[error("the token was revoked")]
     Revoked,
+    /// A project would have more jobs than it may.
+    #[error(transparent)]
+    ProjectFull(#[from] ProjectFull),
 }
 
 /// Stop this job: at once if it has not started, else with its grace.

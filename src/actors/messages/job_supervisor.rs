@@ -2,13 +2,16 @@
 //! `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`, `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`,
 //! `RecordUpload`, `WatchJob`, `WhyHeld`, `CountJobs`, `PrepareStop`, `StorageLevel`); these come from other actors.
 
+use std::sync::Arc;
+
 use actix::Message;
 
 use super::Reply;
 use super::front_desk::WorkerRefusal;
 use super::worker_session::SessionPorts;
+use crate::contract::explain::LastStanding;
 use crate::contract::gang::Peer;
-use crate::contract::ids::{Epoch, TaskId, WorkerId};
+use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::protocol::{Held, ReportAnswer, ReportItem};
 use crate::contract::worker::Drain;
 pub use crate::domain::placement::{Placement, Preemption};
@@ -22,6 +25,16 @@ pub struct PlacementProposed {
     pub placements: Vec<Placement>,
     /// Tasks that have to go for jobs of a higher priority; nobody waits for an answer.
     pub preemptions: Vec<Preemption>,
+    /// What those of the placed jobs that had to wait had waited for last, as far as it was noted.
+    pub waited_for: Vec<(JobId, Arc<str>)>,
+}
+
+/// Jobs left the queue without a place; this is how they stood then.
+#[derive(Debug, Clone, PartialEq, Message)]
+#[rtype(result = "()")]
+pub struct QueueLeft {
+    /// Each with how it stood; `None` = it was not in the queue. Jobs that stood alike share one.
+    pub departures: Vec<(JobId, Option<Arc<LastStanding>>)>,
 }
 
 /// A worker reported; each item is judged alone, all in one commit.

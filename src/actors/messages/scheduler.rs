@@ -16,12 +16,20 @@ pub struct JobQueued {
     pub job: QueuedJob,
 }
 
-/// A job no longer waits (cancelled, timed out).
+/// A job no longer waits (cancelled, timed out). If it waited, the answer is `QueueLeft`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 pub struct JobUnqueued {
     /// The job.
     pub job_id: JobId,
+}
+
+/// `queue_timeout_s` of these jobs is over: they wait no more. The answer is `QueueLeft`, for every one of them.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct QueueTimeoutsOver {
+    /// Which.
+    pub job_ids: Vec<JobId>,
 }
 
 /// A proposal holds.

@@ -85,6 +85,7 @@ impl CliError {
                         .to_owned(),
                 ),
                 ErrorCode::StorageFull => Some("free disk space on the server, or remove ended jobs with `".to_owned() + &next.command("rm") + "`"),
+                ErrorCode::ProjectFull => Some("`".to_owned() + &next.command("ps") + "` shows what has not ended"),
                 ErrorCode::Internal => Some(format!("look for request {} in the daemon's log", problem.request_id)),
                 _ if problem.retryable => Some("try again shortly".to_owned()),
                 _ => None,

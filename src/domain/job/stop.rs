@@ -9,6 +9,7 @@ use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::domain::change::StopCause;
+use crate::domain::dependency;
 use crate::domain::ledger::{Ledger, Notice};
 
 impl LiveJob {
@@ -35,10 +36,19 @@ impl LiveJob {
 
     /// `queue_timeout_s` came due.
     pub fn queue_timeout(&mut self, ledger: &mut Ledger) {
+        self.queue_timed_out(ledger, None);
+    }
+
+    /// The same of a job of which is known what it waited for.
+    pub fn queue_timed_out(&mut self, ledger: &mut Ledger, waited_for: Option<&str>) {
         let unstarted = !self.state().ended() && self.started_at.is_none();
         if unstarted && self.queue_deadline.is_some_and(|deadline| deadline <= ledger.now) {
             let waited = ledger.now.since(self.submitted_at).millis() / 1000;
-            let detail = format!("not started within queue_timeout_s; waited {waited} s");
+            let mut detail = format!("not started within queue_timeout_s; waited {waited} s");
+            let own = dependency::queue_reason(&self.waits);
+            if let Some(reason) = waited_for.or(own.as_deref()) {
+                detail = format!("{detail}: {reason}");
+            }
             self.end_unstarted(ledger, EndReason::QueueTimedOut, Some(detail));
         }
     }

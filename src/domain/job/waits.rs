@@ -6,6 +6,7 @@ use super::{LiveJob, Stage};
 use crate::contract::end::End;
 use crate::contract::event::EventType;
 use crate::contract::ids::JobId;
+use crate::contract::quantity::Timestamp;
 use crate::domain::array::Member;
 use crate::domain::change::Change;
 use crate::domain::dependency::Wait;
@@ -39,6 +40,14 @@ impl LiveJob {
         self.moved(ledger);
         self.enqueue(ledger);
         true
+    }
+
+    /// Whether the scheduler was told that it waits for a place.
+    pub fn waits_for_place(&self, now: Timestamp) -> bool {
+        matches!(self.stage, Stage::Queued)
+            && self.waits.is_empty()
+            && !self.held()
+            && self.not_before.is_none_or(|time| time <= now)
     }
 
     /// Nothing keeps it from its end.

@@ -10,7 +10,7 @@ use super::reservations::{Applicant, Way};
 use super::suggest::{self, Change, Room};
 use super::waiting::waiting_for;
 use super::{Input, Luggage, Placer, PoolWorker, QueuedJob, Shape};
-use crate::contract::explain::{Explanation, ReservedPlace, Suggestion, Verdict, WorkersAnswer};
+use crate::contract::explain::{Explanation, Suggestion, Verdict, WorkersAnswer};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
@@ -41,10 +41,7 @@ impl Placer {
         let workers = self.answers(job);
         let suggestions = if self.would_start(job, now) { Vec::new() } else { self.suggestions(job, now) };
         let verdict = verdict_among(&workers, job.shape.nodes());
-        let reservation = self.reservations.of(job.job_id).map(|reservation| ReservedPlace {
-            workers: reservation.parts.iter().map(|part| self.name_of(part.worker_id)).collect(),
-            free_by: reservation.free_by,
-        });
+        let reservation = self.reserved_for(job.job_id);
         Explanation {
             verdict,
             summary: self.summary(job, &workers),
@@ -64,14 +61,14 @@ impl Placer {
         }
     }
 
-    fn summary(&self, job: &QueuedJob, answers: &[WorkersAnswer]) -> String {
+    pub(super) fn summary(&self, job: &QueuedJob, answers: &[WorkersAnswer]) -> String {
         match self.quota_lack(&job.project, &job.shape) {
             Some(quota) => format!("{quota} · {}", line_of(answers, job.shape.nodes())),
             None => line_of(answers, job.shape.nodes()),
         }
     }
 
-    fn answers(&self, job: &QueuedJob) -> Vec<WorkersAnswer> {
+    pub(super) fn answers(&self, job: &QueuedJob) -> Vec<WorkersAnswer> {
         let applicant = self.applicant_of(job);
         explain(&job.shape, &self.pool, |worker| self.kept_from(worker, job, &applicant))
     }
@@ -156,7 +153,7 @@ impl Placer {
         pass.placements.iter().any(|placed| placed.job.job_id == job.job_id)
     }
 
-    fn suggestions(&self, job: &QueuedJob, now: Timestamp) -> Vec<Suggestion> {
+    pub(super) fn suggestions(&self, job: &QueuedJob, now: Timestamp) -> Vec<Suggestion> {
         let helps = |change: &Change| {
             self.would_start(&QueuedJob { shape: change.shape.clone(), ..job.clone() }, now)
         };

@@ -43,13 +43,16 @@ pub struct ProjectPolicy {
     /// GPUs of its running tasks at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_gpus: Option<u64>,
+    /// Jobs of it that have not ended at most; every child of an array is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queued: Option<u64>,
     /// Whether its tasks may be stopped for jobs of a higher priority; they are queued again then.
     pub preemptible: bool,
 }
 
 impl Default for ProjectPolicy {
     fn default() -> Self {
-        Self { share: 1, max_cpu_millis: None, max_gpus: None, preemptible: false }
+        Self { share: 1, max_cpu_millis: None, max_gpus: None, max_queued: None, preemptible: false }
     }
 }
 

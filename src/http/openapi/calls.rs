@@ -5,7 +5,7 @@ use utoipa::openapi::schema::Type;
 use super::{Call, Content, Parameter, named, of};
 use crate::contract::artifact::{MissingAnswer, MissingRequest, OutputFile, PartialUpload};
 use crate::contract::event::Event;
-use crate::contract::explain::{Explanation, WhatIf};
+use crate::contract::explain::{Explained, Explanation, WhatIf};
 use crate::contract::job::{BatchAnswer, BatchRequest, CancelRequest, Job, Page, RetryRequest, Sequence};
 use crate::contract::log::LogLine;
 use crate::contract::protocol::{
@@ -112,9 +112,9 @@ fn jobs() -> Vec<Call> {
         ),
         get(
             "/v1/jobs/{job_id}/explain",
-            "Why a job waits, and what would let it run",
+            "Why a job waits, and what would let it run; of an ended job, what it had waited for",
             &[],
-            Json(of::<Explanation>()),
+            Json(of::<Explained>()),
         ),
         post(
             "/v1/explain",

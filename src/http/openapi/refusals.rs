@@ -95,6 +95,7 @@ fn codes(call: &Call, access: Access) -> Vec<ErrorCode> {
             E::InvalidSpec,
             E::NotSupported,
             E::StorageFull,
+            E::ProjectFull,
         ]);
     }
     codes

@@ -5,9 +5,10 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use crate::actors::messages::front_desk::{Explain, Question};
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
-use crate::contract::explain::{Explanation, WhatIf};
-use crate::contract::job::JobState;
+use crate::contract::explain::{Explanation, PastExplanation, WhatIf};
+use crate::contract::job::{Job, JobState};
 use crate::contract::problem::Fault;
+use crate::domain;
 use crate::domain::credentials::JobAct;
 use crate::domain::placement::{Shape, wish};
 use crate::domain::spec;
@@ -23,8 +24,10 @@ use crate::http::submission::with_project;
 
 /// Workers that may be supposed.
 const MOST_SUPPOSED: u32 = 1000;
+/// Events of an ended job that are looked through.
+const MOST_EVENTS: usize = 2_000;
 
-/// Why a job waits. One that does not is refused with where it stands.
+/// Why a job waits, or what an ended one had waited for. One that runs is refused with where it stands.
 pub async fn job(
     request: HttpRequest,
     path: web::Path<String>,
@@ -42,6 +45,9 @@ pub async fn job(
             return Ok(HttpResponse::Ok().json(explanation));
         }
     }
+    if job.state.ended() {
+        return Ok(HttpResponse::Ok().json(past(&state, &job)?));
+    }
     let waits_for = job.queue_reason.filter(|_| job.state == JobState::Queued);
     let why = waits_for.map_or_else(
         || format!("job {id} does not wait for a worker: it is {}", job.state.word()),
@@ -58,6 +64,15 @@ fn name_holders(explanation: &mut Explanation, client: &Client, state: &EdgeStat
         holder.job = holder.job.filter(|_| owned.is_some());
         holder.submitted_by = owned.map(|owned| owned.submitted_by);
     }
+}
+
+/// Tasks and events of one job are few.
+fn past(state: &EdgeState, job: &Job) -> Result<PastExplanation, Refusal> {
+    let reads = &state.ports.reads;
+    let (tasks, events) = (reads.tasks(job.id)?, reads.events(job.id, 0, MOST_EVENTS)?);
+    // What another version has written is left out.
+    let left_queue = reads.explanation(job.id)?.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(domain::past::explain(job, &tasks, &events, left_queue.filter(|_| tasks.is_empty())))
 }
 
 /// Where a spec would run, without submitting it.
