@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gpulayer::contract::explain::Verdict;
-use gpulayer::contract::gpu::{GpuStanding, GpuVendor};
+use gpulayer::contract::gpu::{GpuStanding, GpuVendor, Interpreter};
 use gpulayer::contract::ids::JobId;
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::{GpuCount, GpuRequest, Resources};
@@ -84,6 +84,20 @@ fn what_may_change_is_not_impossible() {
     tell(&mut placer, Input::WorkerDown { worker_id: worker(1) });
     assert_eq!(placer.outlook("p", &one).never, None, "it may come back");
     assert!(placer.outlook("p", &wanting(|gpus| gpus.count = GpuCount::Count(2))).never.is_some());
+    // Interpreters are looked at after a worker has joined, so none at all may mean: not yet.
+    let mut torch = (*shape(1000, None)).clone();
+    torch.resources.frameworks.insert("torch".into(), ">=2.3".into());
+    let torch = Arc::new(torch);
+    assert_eq!(placer.outlook("p", &torch).never, None);
+    let mut looked = machine(4000, 8);
+    looked.interpreters = vec![Interpreter {
+        path: "/bin/python3".into(),
+        version: None,
+        frameworks: Default::default(),
+        fault: None,
+    }];
+    up(&mut placer, 1, 1, looked);
+    assert!(placer.outlook("p", &torch).never.is_some());
     // One of which only the tasks are known since a restart may be anything.
     tell(
         &mut placer,

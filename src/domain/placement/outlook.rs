@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::explain::{explain, line_of};
 use super::fit::{Wants, plain};
 use super::suggest::{self, Room};
-use super::{Placer, Pool, PoolWorker, Shape};
+use super::{Lack, Placer, Pool, PoolWorker, Shape};
 use crate::contract::explain::Suggestion;
 use crate::domain::support::{self, Shortfall};
 
@@ -43,8 +43,7 @@ impl Placer {
         let (mut able, mut judged, mut best) = (0, 0, None);
         for worker in self.pool.workers() {
             judged += 1;
-            // One that has not said what it has may have anything.
-            if worker.introduced() && wants.lasting_lack(worker).is_some() {
+            if surely_lacks(&wants, worker) {
                 continue;
             }
             able += 1;
@@ -75,6 +74,12 @@ impl Placer {
         let most = policy.max_gpus.filter(|most| nodes * super::placer::gpus_of(shape) > *most)?;
         Some(format!("project {project} may have {most} GPUs at most"))
     }
+}
+
+/// One that has not said what it has may have anything; so may interpreters, which are looked at after it has joined.
+fn surely_lacks(wants: &Wants, worker: &PoolWorker) -> bool {
+    let lack = wants.lasting_lack(worker).filter(|_| worker.introduced());
+    lack.is_some_and(|lack| !matches!(lack, Lack::Framework { .. }) || !worker.interpreters.is_empty())
 }
 
 /// What is said of the support of the best worker that could ever take a shape, when no test covers it.
