@@ -10,7 +10,12 @@ mod memory_growth;
 mod placement;
 mod properties;
 mod sharing;
+#[path = "../../benches/simulation.rs"]
+#[allow(dead_code)]
+mod simulated;
+mod simulation;
 mod spec;
 mod spec_round_trip;
 mod verdicts;
+mod warmth;
 mod world;
