@@ -111,6 +111,9 @@ fn named(workers: &[String]) -> String {
 }
 
 #[cfg(test)]
+mod worked;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::contract::explain::{ReservedPlace, Suggestion, WorkersAnswer};
