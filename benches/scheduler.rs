@@ -1,5 +1,8 @@
-//! The placer alone, at the sizes of a large site: how long a pass takes, what a placed job costs, how both grow. Prints
-//! one JSON object per case. Built as an example for the reason that stands in `spine.rs`.
+//! The placer alone, at the sizes of a large site: how long a pass takes, what a placed job costs, how both grow; or,
+//! with `--simulate`, what becomes of a trace of jobs under it and under what others do. Prints one JSON object. Built as
+//! an example for the reason that stands in `spine.rs`.
+
+mod simulation;
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -8,17 +11,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use gpulayer::contract::gpu::{Gpu, GpuStanding, GpuVendor};
 use gpulayer::contract::ids::{JobId, WorkerId};
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
-use gpulayer::contract::spec::{GpuCount, GpuRequest, MemoryKind, Resources};
-use gpulayer::contract::worker::{Capabilities, WorkerKind};
+use gpulayer::contract::spec::Resources;
 use gpulayer::domain::placement::{Input, Luggage, Pass, Place, Placer, Policy, QueuedJob, Shape};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
-const GIB: u64 = 1 << 30;
+use simulation::figures::{Figures, figures};
+use simulation::hosts::{self, GIB};
+use simulation::ours::Ours;
+use simulation::rivals::{Rival, Rule};
+use simulation::trace::{Cluster, Profile, trace};
+use simulation::{Scheduler, play};
+
 const SHAPES: usize = 50;
 const PROJECTS: [&str; 5] = ["vision", "speech", "language", "robots", "default"];
 /// Single ends of tasks, each followed by a pass.
@@ -26,70 +33,37 @@ const ENDS: usize = 300;
 
 #[derive(Parser)]
 struct Args {
-    /// Jobs that wait
+    /// Jobs that wait, or that the trace has
     jobs: usize,
     /// Workers, with 8 GPUs each
     workers: u32,
     /// Of the random jobs
     #[arg(long, default_value_t = 7)]
     seed: u64,
+    /// Play a trace in simulated time
+    #[arg(long)]
+    simulate: bool,
+    /// What the trace asks for, of all that the workers could do, in percent
+    #[arg(long, default_value_t = 95)]
+    load: u64,
+    /// How many jobs that find no place may have workers reserved at a time
+    #[arg(long, default_value_t = Policy::default().reservations)]
+    reservations: u32,
 }
 
 fn worker(number: u32) -> Input {
-    let gpu = |index: u32| Gpu {
-        uuid: format!("GPU-{number:06}-{index}"),
-        vendor: GpuVendor::Nvidia,
-        index,
-        model: if number.is_multiple_of(4) { "NVIDIA H100 80GB HBM3" } else { "NVIDIA A100-SXM4-40GB" }
-            .to_owned(),
-        memory_bytes: if number.is_multiple_of(4) { 80 * GIB } else { 40 * GIB },
-        memory_kind: MemoryKind::Dedicated,
-        compute_capability: None,
-        pci_address: None,
-        numa_node: Some(index / 4),
-        links: (0..8).filter(|peer| *peer != index).map(|peer| format!("GPU-{number:06}-{peer}")).collect(),
-        slice: None,
-        driver: None,
-        standing: GpuStanding::Ready,
-    };
-    Input::WorkerUp {
-        worker_id: WorkerId::from_u128(number.into()),
-        name: format!("w{number}"),
-        kind: WorkerKind::Remote,
-        incarnation: 1,
-        capabilities: Box::new(Capabilities {
-            version: "0".into(),
-            hostname: format!("w{number}"),
-            os: "linux".into(),
-            arch: "x86_64".into(),
-            cpus: Cpus::from_millis(64_000),
-            memory_bytes: 512 * GIB,
-            labels: Default::default(),
-            gpus: (0..8).map(gpu).collect(),
-            secrets: Vec::new(),
-            spec_secret_refs: false,
-            limits: Default::default(),
-            pythons: Vec::new(),
-            interpreters: Vec::new(),
-            advertise_address: None,
-        }),
-    }
+    let (model, gib) =
+        if number.is_multiple_of(4) { ("NVIDIA H100 80GB HBM3", 80) } else { ("NVIDIA A100-SXM4-40GB", 40) };
+    hosts::host_up(number, model, gib)
 }
 
 fn shapes(random: &mut StdRng) -> Vec<Arc<Shape>> {
     let shape = |number: usize| {
         let count = [0, 1, 1, 1, 2, 4, 8][number % 7];
-        let gpus = (count > 0).then(|| {
-            Box::new(GpuRequest {
-                count: GpuCount::Count(count),
-                vendor: None,
-                memory_bytes: (number.is_multiple_of(3)).then_some(60 * GIB),
-                memory_kind: None,
-                models: Vec::new(),
-                min_compute_capability: None,
-                share: None,
-            })
-        });
+        let mut gpus = hosts::gpus(count);
+        if let Some(request) = gpus.as_deref_mut() {
+            request.memory_bytes = (number.is_multiple_of(3)).then_some(60 * GIB);
+        }
         let resources = Resources {
             cpus: Cpus::from_millis(1000 * (1 + random.random_range(0..8))),
             memory_bytes: Some(GIB * random.random_range(1..64)),
@@ -124,8 +98,35 @@ fn percentile(sorted: &[Duration], percent: usize) -> f64 {
     sorted.get(at).map_or(0.0, |span| span.as_secs_f64())
 }
 
+/// The same trace under each policy, ours last.
+fn simulate(args: &Args) -> anyhow::Result<()> {
+    let cluster = Cluster { hosts: args.workers as usize, gpus_per_host: hosts::GPUS };
+    let more = Cluster { hosts: cluster.hosts + 1, ..cluster };
+    let profile = Profile { jobs: args.jobs, seed: args.seed, load_percent: args.load, plain: false };
+    let trace = trace(profile, cluster);
+    let played = |policy: &'static str, cluster: Cluster, scheduler: &mut dyn Scheduler| -> Figures {
+        figures(policy, cluster, &trace, &play(cluster, &trace, scheduler))
+    };
+    let all = [
+        played("FIFO", cluster, &mut Rival::new(cluster, Rule::Fifo)),
+        played("strict priority", cluster, &mut Rival::new(cluster, Rule::StrictPriority)),
+        played("greedy backfill", cluster, &mut Rival::new(cluster, Rule::GreedyBackfill)),
+        played("GPUlayer", cluster, &mut Ours::new(cluster, true, args.reservations)),
+        played("GPUlayer, nobody yields", cluster, &mut Ours::new(cluster, false, args.reservations)),
+        played("GPUlayer, one host more", more, &mut Ours::new(more, true, args.reservations)),
+    ];
+    let days = trace.last().map_or(0, |job| job.arrives_s) / 86_400;
+    let told =
+        json!({"jobs": args.jobs, "hosts": args.workers, "load": args.load, "days": days, "policies": all});
+    writeln!(std::io::stdout(), "{told}")?;
+    Ok(())
+}
+
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    if args.simulate {
+        return simulate(&args);
+    }
     let mut random = StdRng::seed_from_u64(args.seed);
     let mut placer = Placer::new(Policy::default());
     let before = resident_bytes();

@@ -1,6 +1,6 @@
 //! `explain`: why a job waits, or where a spec would run, and what would help.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::json;
@@ -9,6 +9,7 @@ use super::Context;
 use super::args::ExplainArgs;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
+use super::fleet::names_of;
 use super::job_choice;
 use super::screen::{Output, print_json};
 use super::server_choice::OnDemand;
@@ -18,7 +19,6 @@ use crate::client::{Call, Client};
 use crate::contract::explain::{Explained, Explanation, PastExplanation, Verdict, WaitingFor};
 use crate::contract::ids::WorkerId;
 use crate::contract::quantity::Seconds;
-use crate::contract::worker::Worker;
 
 /// `gpulayer explain`.
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitStatus, CliError> {
@@ -69,24 +69,14 @@ async fn show_past(
         print_json(past)?;
         return Ok(ExitStatus::SUCCESS);
     }
-    let mut names = HashMap::new();
-    for placement in &past.placements {
-        if !names.contains_key(&placement.worker) {
-            // One that is gone, or not to be seen, is named by its id.
-            let worker = client.get::<Worker>(&format!("/v1/workers/{}", placement.worker)).await.ok();
-            names.insert(
-                placement.worker,
-                worker.map_or_else(|| placement.worker.to_string(), |worker| worker.name),
-            );
-        }
-    }
+    let names = names_of(client, past.placements.iter().map(|placement| placement.worker)).await;
     let mut output = Output::new();
     output.text(&past_page(what, past, &names))?;
     output.flush()?;
     Ok(ExitStatus::SUCCESS)
 }
 
-fn past_page(what: &str, past: &PastExplanation, names: &HashMap<WorkerId, String>) -> String {
+fn past_page(what: &str, past: &PastExplanation, names: &BTreeMap<WorkerId, String>) -> String {
     let mut page = String::new();
     let _ = writeln!(page, "{what} is {}: {}", past.state.word(), harmless(&past.summary, false));
     let mut line = |name: &str, text: &str| {
@@ -98,7 +88,7 @@ fn past_page(what: &str, past: &PastExplanation, names: &HashMap<WorkerId, Strin
         line("placed", &format!("{unshown} times before"));
     }
     for placement in &past.placements {
-        let worker = names.get(&placement.worker).cloned().unwrap_or_default();
+        let worker = names.get(&placement.worker).cloned().unwrap_or_else(|| placement.worker.to_string());
         let gpus = if placement.gpus.is_empty() {
             String::new()
         } else {
@@ -231,6 +221,9 @@ fn named(workers: &[String]) -> String {
         Some(more) => format!("{} and {more} more", workers[..SHOWN].join(", ")),
     }
 }
+
+#[cfg(test)]
+mod worked;
 
 #[cfg(test)]
 mod tests {

@@ -1,14 +1,32 @@
 //! How workers look in a table: what they hold, how their machines fare, and what is odd about them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::gpus;
 use super::shown::{harmless, moment, size, span};
+use crate::client::Client;
 use crate::clock;
+use crate::contract::ids::WorkerId;
 use crate::contract::worker::{Worker, WorkerState};
 
 /// Characters of an id's end in tables.
 const SHOWN_TAIL: usize = 6;
 /// A clock that is no further off is right enough to say nothing.
 const CLOCK_IS_RIGHT_MILLIS: u64 = 1000;
+
+/// The names of these workers. One that is gone, or none of this caller's business, has none.
+pub(super) async fn names_of(
+    client: &Client,
+    workers: impl IntoIterator<Item = WorkerId>,
+) -> BTreeMap<WorkerId, String> {
+    let mut names = BTreeMap::new();
+    for id in workers.into_iter().collect::<BTreeSet<_>>() {
+        if let Ok(worker) = client.get::<Worker>(&format!("/v1/workers/{id}")).await {
+            names.insert(id, worker.name);
+        }
+    }
+    names
+}
 
 /// The columns of [`row`].
 pub(super) const HEADER: [&str; 12] = [

@@ -8,6 +8,7 @@ use super::args::Jobs;
 use super::array;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
+use super::fleet::names_of;
 use super::job_choice::several;
 use super::logs::{all_events, event_line};
 use super::next_step::NextStep;
@@ -19,7 +20,7 @@ use super::verdict::undeclared;
 use crate::contract::event::Event;
 use crate::contract::ids::WorkerId;
 use crate::contract::job::{Job, Page};
-use crate::contract::worker::{Task, Worker};
+use crate::contract::worker::Task;
 use crate::domain::retry::owner_word;
 use crate::domain::verdict::left_out;
 
@@ -37,15 +38,8 @@ pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, Cl
         }
         let tasks: Page<Task> = client.get(&format!("/v1/jobs/{id}/tasks")).await?;
         let events = all_events(&client, id).await?;
-        let mut names = BTreeMap::new();
-        for id in job.worker.into_iter().chain(tasks.items.iter().map(|task| task.worker)) {
-            // It may be gone, or none of this caller's business.
-            if !names.contains_key(&id)
-                && let Ok(worker) = client.get::<Worker>(&format!("/v1/workers/{id}")).await
-            {
-                names.insert(id, worker.name);
-            }
-        }
+        let workers = job.worker.into_iter().chain(tasks.items.iter().map(|task| task.worker));
+        let names = names_of(&client, workers).await;
         if index > 0 {
             output.line("")?;
         }

@@ -12,7 +12,12 @@ mod placement;
 mod properties;
 mod replaying;
 mod sharing;
+#[path = "../../benches/simulation.rs"]
+#[allow(dead_code)]
+mod simulated;
+mod simulation;
 mod spec;
 mod spec_round_trip;
 mod verdicts;
+mod warmth;
 mod world;

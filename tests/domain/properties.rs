@@ -3,14 +3,16 @@
 //! world itself, at every step of every test that uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use gpulayer::contract::explain::Verdict;
 use gpulayer::contract::ids::JobId;
-use gpulayer::domain::placement::{Input, Pass, Policy, ProjectPolicy, QueuedJob};
+use gpulayer::contract::quantity::Seconds;
+use gpulayer::domain::placement::{Input, Pass, Placer, Policy, ProjectPolicy, QueuedJob};
 use proptest::prelude::*;
 
 use crate::explanations::followed;
-use crate::placement::{UNBOUNDED, tell};
+use crate::placement::{UNBOUNDED, free, job, machine, place, placed, shape, tell, up, worker};
 use crate::world::{MACHINES, Step, Wish, World, at, policies, project, steps, wishes};
 
 fn placed_in(pass: &Pass) -> BTreeSet<JobId> {
@@ -81,30 +83,36 @@ proptest! {
     }
 
     /// The bound: where all tasks end within a limit, the first in the order starts within that limit, whatever its size
-    /// and however many small ones come after it.
+    /// and however many small ones there are.
     #[test]
-    fn who_is_first_starts_within_the_longest_limit(
-        stream in prop::collection::vec((wishes(), 0usize..3), 20..80),
+    fn who_is_first_starts_within_the_longest_limit_under_a_stream_without_end(
+        big in wishes(),
+        small in prop::collection::vec((1u32..3, 0u32..2, 1u64..41), 8..24),
         reservations in 1u32..4,
     ) {
         const LIMIT: u64 = 40;
         let mut world = World::with(Policy { reservations, ..Policy::default() }, &MACHINES);
-        let mut first_since: BTreeMap<u128, u64> = BTreeMap::new();
-        for (wish, ends) in stream {
-            let wish = Wish { project: "one", priority: 0, limit: Some(wish.runs.max(LIMIT - wish.runs)), ..wish };
-            if !world.could_run(&wish) {
-                continue;
+        let big = Wish { project: "one", priority: 0, limit: Some(LIMIT), ..big };
+        prop_assume!(world.could_run(&big));
+        let mut small = small.iter().cycle();
+        let mut stream = |world: &mut World, count| {
+            for (cores, gpus, runs) in small.by_ref().take(count) {
+                world.submit(Wish { gpus: *gpus, ..Wish::new("one", *cores, *runs) });
             }
-            world.submit(wish);
             world.pass();
-            for _ in 0..=ends {
-                let first = world.wishes.keys().copied().find(|number| world.waits(*number));
-                if let Some(first) = first {
-                    let since = *first_since.entry(first).or_insert(world.second);
-                    prop_assert!(world.second < since + LIMIT, "job {} is first since {}", first, since);
-                }
-                world.go_on();
+        };
+        stream(&mut world, 24);
+        let number = world.submit(big);
+        let (mut first_since, mut rounds) = (None, 0);
+        while world.waits(number) {
+            stream(&mut world, 4);
+            if !(1..number).any(|older| world.waits(older)) && world.waits(number) {
+                let since = *first_since.get_or_insert(world.second);
+                prop_assert!(world.second < since + LIMIT, "first since {}, now is {}", since, world.second);
             }
+            world.go_on();
+            rounds += 1;
+            prop_assert!(rounds < 500);
         }
     }
 
@@ -143,7 +151,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 
     /// What each project is given comes to what it is due, whatever its jobs look like. What is held counts as if it had
     /// been held for an hour, so it takes some hours.
@@ -156,7 +164,7 @@ proptest! {
         const SETTLED: u64 = 6 * 3600;
         let mut policy = project(ProjectPolicy { share: shares.0, ..ProjectPolicy::default() });
         policy.projects.insert("speech".into(), ProjectPolicy { share: shares.1, ..ProjectPolicy::default() });
-        let mut world = World::new(policy, &[8, 8, 8]);
+        let mut world = World::new(policy, &[8, 8]);
         let of = [("vision", cores.0, runs.0), ("speech", cores.1, runs.1)];
         let mut served: BTreeMap<&str, u64> = BTreeMap::new();
         while world.second < 3 * SETTLED {
@@ -164,7 +172,7 @@ proptest! {
             for (project, cores, runs) in of {
                 let waits = |(number, wish): &(&u128, &Wish)| wish.project == project && world.waits(**number);
                 let waiting = world.wishes.iter().rev().take(100).filter(waits).count();
-                for _ in waiting..24 {
+                for _ in waiting..16 {
                     world.submit(Wish::new(project, cores, runs));
                 }
             }
@@ -185,65 +193,83 @@ proptest! {
 /// comes free, and it would never have all of them.
 #[test]
 fn single_workers_are_not_reserved_away_from_a_gang_that_waits_for_them() {
-    let mut world = World::new(Policy::default(), &[4, 4, 4]);
+    // The last one is for small jobs alone, which overtake everybody.
+    let mut world = World::new(Policy::default(), &[4, 4, 4, 1]);
     let whole = |runs| Wish::new("p", 4, runs);
     for runs in [10, 20, 30] {
         world.submit(whole(runs));
     }
+    let small = || Wish::new("p", 1, 2);
+    world.submit(whole(10));
+    world.submit(small());
     world.pass();
-    // Something is overtaken, so a worker is reserved for it.
-    let first = world.submit(whole(10));
-    world.submit(Wish { limit: Some(5), ..Wish::new("p", 1, 5) });
-    world.pass();
+    assert_eq!(world.placer.reservations().len(), 1);
     let gang = world.submit(Wish { nodes: 3, ..whole(10) });
-    let submitted = world.second;
     let mut rounds = 0;
     while world.waits(gang) {
         // Whole workers and small ones in plenty, all of them behind it.
         for runs in [10, 17, 25] {
             world.submit(whole(runs));
-            world.submit(Wish::new("p", 1, runs % 7 + 1));
+            world.submit(small());
         }
+        world.pass();
         rounds += 1;
-        assert!(world.go_on() && rounds < 300, "it waits since {submitted}, now is {}", world.second);
+        assert!(world.go_on() && rounds < 100, "it still waits at {}", world.second);
     }
-    assert!(world.started[&first] <= world.started[&gang]);
-    assert!(world.started[&gang] <= submitted + 60, "at {}", world.started[&gang]);
+    assert_eq!(world.started[&gang], 30, "when the last has ended that ran before it came");
 }
 
 /// What nobody could take while its worker was drained may be taken, and so has to be reserved, when it is not.
 #[test]
 fn a_worker_that_takes_tasks_again_is_reserved_for_who_could_have_no_other() {
-    let mut world = World::new(Policy::default(), &[4, 2]);
-    world.step(&Step::Drain(0));
-    let big = world.submit(Wish::new("p", 4, 10));
-    world.submit(Wish::new("p", 1, 10));
-    world.pass();
-    assert!(world.placer.reservations().is_empty(), "no worker could take it");
-    tell(
-        &mut world.placer,
-        Input::WorkerDraining { worker_id: crate::placement::worker(1), draining: false },
-    );
-    world.pass();
-    assert!(world.running.contains_key(&big));
-    // The same, with the worker busy when it takes tasks again.
-    let mut world = World::new(Policy::default(), &[4, 2]);
+    let mut world = World::new(Policy::default(), &[4, 3]);
     for _ in 0..2 {
         world.submit(Wish::new("p", 2, 100));
     }
     world.pass();
     world.step(&Step::Drain(0));
     let big = world.submit(Wish::new("p", 4, 10));
-    world.submit(Wish::new("p", 1, 10));
+    let small = world.submit(Wish::new("p", 1, 100));
     world.pass();
-    tell(
-        &mut world.placer,
-        Input::WorkerDraining { worker_id: crate::placement::worker(1), draining: false },
+    assert!(
+        world.running.contains_key(&small) && world.placer.reservations().is_empty(),
+        "no worker could take it"
     );
-    world.submit(Wish::new("p", 1, 500));
+    tell(&mut world.placer, Input::WorkerDraining { worker_id: worker(1), draining: false });
+    let late = world.submit(Wish::new("p", 1, 500));
     world.pass();
-    assert!(world.waits(big));
-    assert!(world.placer.reservations().of(JobId::from_u128(big)).is_some());
+    assert!(world.placer.reservations().of(JobId::from_u128(big)).is_some() && world.waits(late));
+}
+
+/// A job that finds its place elsewhere leaves what was reserved for it to those that came before it in this very pass.
+#[test]
+fn a_reservation_that_is_not_needed_is_open_at_once() {
+    let mut placer = Placer::new(Policy { reservations: 1, ..Policy::default() });
+    (1..=2).for_each(|number| up(&mut placer, number, 1, machine(4000, 8)));
+    let queue = |placer: &mut Placer,
+                 number: u128,
+                 project: &str,
+                 cores: u32,
+                 on: Option<&str>,
+                 bound: Option<u64>| {
+        let mut asked = (*shape(cores * 1000, None)).clone();
+        asked.resources.worker = on.map(str::to_owned);
+        asked.bound_s = bound.map(Seconds::new);
+        let queued = job(number, 0, i64::try_from(number).unwrap(), &Arc::new(asked));
+        tell(placer, Input::Queued(QueuedJob { project: project.into(), ..queued }));
+    };
+    queue(&mut placer, 1, "vision", 2, Some("w1"), Some(100));
+    queue(&mut placer, 2, "other", 4, Some("w2"), None);
+    place(&mut placer, UNBOUNDED);
+    queue(&mut placer, 3, "vision", 4, None, None);
+    queue(&mut placer, 4, "other", 1, Some("w1"), Some(50));
+    place(&mut placer, UNBOUNDED);
+    assert_eq!(placer.reservations().on(worker(1)), Some(JobId::from_u128(3)));
+    // Its project had nothing yet, so it comes first; but the worker is kept.
+    queue(&mut placer, 5, "speech", 1, Some("w1"), None);
+    assert_eq!(placed(&place(&mut placer, UNBOUNDED)), []);
+    free(&mut placer, 2, 2);
+    assert_eq!(placed(&place(&mut placer, UNBOUNDED)), [(3, 2), (5, 1)]);
 }
 
 /// What an order cannot promise: with more workers the big one that is first may run where many small ones would.

@@ -38,12 +38,14 @@ pub struct Wish {
     pub runs: u64,
     /// How long it says that it runs at most; never less.
     pub limit: Option<u64>,
+    /// What it brings along; 0 = nothing.
+    pub source: u32,
 }
 
 impl Wish {
     /// One that states exactly how long it runs.
     pub fn new(project: &'static str, cores: u32, runs: u64) -> Self {
-        Self { project, priority: 0, cores, gpus: 0, nodes: 1, runs, limit: Some(runs) }
+        Self { project, priority: 0, cores, gpus: 0, nodes: 1, runs, limit: Some(runs), source: 0 }
     }
 
     pub fn shape(&self) -> Shape {
@@ -70,7 +72,7 @@ impl Wish {
             shape: Arc::new(self.shape()),
             project: self.project.into(),
             avoid: None,
-            luggage: Luggage::default(),
+            luggage: Luggage { source: self.source, inputs: 0 },
         }
     }
 }
@@ -451,8 +453,8 @@ pub fn wishes() -> impl Strategy<Value = Wish> {
         prop::sample::select(vec![1u32, 1, 1, 1, 2, 3]),
     );
     let times = (1u64..40, prop::option::weighted(0.7, 0u64..20));
-    (prop::sample::select(vec!["vision", "speech", "other"]), -1i32..2, asks, times).prop_map(
-        |(project, priority, (cores, gpus, nodes), (runs, slack))| Wish {
+    (prop::sample::select(vec!["vision", "speech", "other"]), -1i32..2, asks, times, 0u32..4).prop_map(
+        |(project, priority, (cores, gpus, nodes), (runs, slack), source)| Wish {
             project,
             priority,
             cores,
@@ -460,6 +462,7 @@ pub fn wishes() -> impl Strategy<Value = Wish> {
             nodes,
             runs,
             limit: slack.map(|slack| runs + slack),
+            source,
         },
     )
 }

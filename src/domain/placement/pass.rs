@@ -100,6 +100,18 @@ impl Placer {
     pub(super) fn pass(&mut self, now: Timestamp, budget_checks: u32) -> Pass {
         self.shares.advance(now);
         let mut pass = Pass::default();
+        loop {
+            let dropped = self.reservations.dropped();
+            self.round(now, budget_checks, &mut pass);
+            // What was reserved for a job that was placed, maybe elsewhere, is open to those that came before it.
+            if pass.exhausted || self.reservations.dropped() == dropped {
+                return pass;
+            }
+        }
+    }
+
+    /// Every lane once, in the order of service.
+    fn round(&mut self, now: Timestamp, budget_checks: u32, pass: &mut Pass) {
         let mut heads: BinaryHeap<Reverse<Key>> = BinaryHeap::with_capacity(self.queue.lanes());
         let all: Vec<_> = self.queue.heads().collect();
         heads.extend(all.into_iter().filter_map(|(turn, lane)| Some(Reverse(self.key(turn, lane)?))));
@@ -120,7 +132,7 @@ impl Placer {
                 passed_over.waiting.push_back((turn, lane));
                 if blocked.turn != turn {
                     self.queue.block(lane, Blocked { growth, turn });
-                    self.preempt(turn, &lane_key, &mut pass);
+                    self.preempt(turn, &lane_key, pass);
                 }
                 continue;
             }
@@ -135,7 +147,7 @@ impl Placer {
             let Some(seats) = self.seats(turn, &lane_key, since, now, &mut lists, &mut pass.checks) else {
                 self.queue.block(lane, Blocked { growth, turn });
                 passed_over.waiting.push_back((turn, lane));
-                self.preempt(turn, &lane_key, &mut pass);
+                self.preempt(turn, &lane_key, pass);
                 continue;
             };
             // It goes before others: what those will need is reserved first.
@@ -150,7 +162,6 @@ impl Placer {
                 heads.push(Reverse(next));
             }
         }
-        pass
     }
 
     fn key(&self, turn: Turn, lane: u32) -> Option<Key> {

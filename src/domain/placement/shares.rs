@@ -89,7 +89,7 @@ impl Shares {
         usage.gpus = usage.gpus.saturating_add(grant.gpus.len() as u64);
     }
 
-    /// And gave it back.
+    /// And gave it back; it counts until the next look at the clock, which follows at once.
     pub fn give_back(&mut self, project: &Arc<str>, grant: &Grant, weight: u64) {
         if let Some(usage) = self.projects.get_mut(project) {
             usage.held = usage.held.saturating_sub(weight);
@@ -154,6 +154,7 @@ mod tests {
         shares.take(&project, &cores(1000), 1000);
         shares.advance(at(1_000 * DAY + 3600));
         shares.give_back(&project, &cores(1000), 1000);
+        shares.advance(at(1_000 * DAY + 3600));
         let used = shares.usage("vision").used;
         assert!((3_500_000_000..=3_600_000_000).contains(&used), "{used}");
         shares.advance(at(1_001 * DAY + 3600));
