@@ -28,6 +28,7 @@ pub mod replay;
 mod reservations;
 pub mod shares;
 mod suggest;
+pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
