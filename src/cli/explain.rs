@@ -1,6 +1,6 @@
 //! `explain`: why a job waits, or where a spec would run, and what would help.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use serde_json::json;
@@ -69,15 +69,11 @@ async fn show_past(
         return Ok(ExitStatus::SUCCESS);
     }
     let mut names = HashMap::new();
-    for placement in &past.placements {
-        if !names.contains_key(&placement.worker) {
-            // One that is gone, or not to be seen, is named by its id.
-            let worker = client.get::<Worker>(&format!("/v1/workers/{}", placement.worker)).await.ok();
-            names.insert(
-                placement.worker,
-                worker.map_or_else(|| placement.worker.to_string(), |worker| worker.name),
-            );
-        }
+    let workers: BTreeSet<WorkerId> = past.placements.iter().map(|placement| placement.worker).collect();
+    for id in workers {
+        // One that is gone, or not to be seen, is named by its id.
+        let worker = client.get::<Worker>(&format!("/v1/workers/{id}")).await.ok();
+        names.insert(id, worker.map_or_else(|| id.to_string(), |worker| worker.name));
     }
     let mut output = Output::new();
     output.text(&past_page(what, past, &names))?;
