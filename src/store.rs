@@ -18,6 +18,7 @@ mod reads;
 mod rows;
 mod schema;
 pub mod space;
+mod usage;
 mod words;
 mod writer;
 

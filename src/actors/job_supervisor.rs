@@ -5,7 +5,7 @@
 //! Never: speaks before the disk has it; waits for anybody; touches bytes of logs or artifacts.
 //! Told by: the front desk (`SubmitJobs`, `CancelJob`, `PurgeJob`, `ChangeDrain`, `EvictTask`, `RevokeWorker`,
 //! `MakeToken`, `RevokeToken`, `SpendToken`, `RecordAct`, `RecordUpload`, `WatchJob`, `WhyHeld`, `CountJobs`,
-//! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`, `QueueLeft`), worker sessions (`SessionOpened`, `SessionClosed`,
+//! `PrepareStop`, `StorageLevel`), the scheduler (`PlacementProposed`, `QueueLeft`, `UsageTaken`), worker sessions (`SessionOpened`, `SessionClosed`,
 //! `TasksReported`, `WorkerReturned`, `WorkerLeaving`, `TaskGone`, `TasksUnaccounted`), the lease reaper
 //! (`LeaseExpired`, `LeaseResumed`), the journal (`Durable`).
 //! Tells: the scheduler, the lease reaper, worker sessions.
@@ -22,6 +22,7 @@ pub mod restore;
 mod roll_call;
 mod speech;
 mod tokens;
+pub mod usage;
 mod watchers;
 mod workers;
 

@@ -6,9 +6,9 @@
 //! Told by: the supervisor (`JobQueued`, `JobUnqueued`, `PlacementAccepted`, `PlacementRefused`, `QueueTimeoutsOver`,
 //! `CapacityFreed`, `CapacityTaken`, `TaskBounded`, `StopPlacing`), worker sessions (`WorkerUp`, `WorkerDown`, `WorkerHealth`, `WorkerSecrets`,
 //! `WorkerDraining`, `WorkerLeft`), the front desk (`ExplainQueue`, `Explain`, `LookAhead`).
-//! Tells: the supervisor (`PlacementProposed`, `QueueLeft`).
+//! Tells: the supervisor (`PlacementProposed`, `QueueLeft`, `UsageTaken`).
 //! Records: every input and every pass, for `gpulayer replay`; nobody waits for that.
-//! After a restart: empty; the supervisor queues every waiting job and reports every held place again.
+//! After a restart: empty, but for who had how much before; the supervisor queues every waiting job and reports every held place again.
 
 mod departures;
 mod notes;
@@ -19,7 +19,7 @@ use tracing::error;
 use self::departures::Departures;
 use self::notes::Notes;
 use super::messages::front_desk::{Explain, ExplainQueue, LookAhead, NoSuchWorker, Question};
-use super::messages::job_supervisor::{PlacementProposed, QueueLeft};
+use super::messages::job_supervisor::{PlacementProposed, QueueLeft, UsageTaken};
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused,
     QueueTimeoutsOver, StopPlacing, TaskBounded, WorkerDown, WorkerDraining, WorkerHealth, WorkerLeft,
@@ -28,7 +28,9 @@ use super::messages::scheduler::{
 use super::messages::send;
 use crate::clock;
 use crate::contract::ids::JobId;
+use crate::contract::quantity::{Seconds, Timestamp};
 use crate::domain::placement::replay::{Answer, Entry, Passed};
+use crate::domain::placement::usage::NotedUsage;
 use crate::domain::placement::{Input, Pass, Placed, Placer, Policy};
 use crate::recording::Recorder;
 
@@ -43,7 +45,12 @@ pub struct SchedulerTells {
     pub proposed: Recipient<PlacementProposed>,
     /// The supervisor.
     pub left: Recipient<QueueLeft>,
+    /// The supervisor.
+    pub usage: Recipient<UsageTaken>,
 }
+
+/// Between two notes of who had how much: a restart reads the tasks that ended since.
+const TAKE_USAGE_EVERY: Seconds = Seconds::new(60);
 
 /// See the module.
 pub struct Scheduler {
@@ -54,6 +61,7 @@ pub struct Scheduler {
     tells: SchedulerTells,
     departures: Departures,
     notes: Notes,
+    usage_taken_at: Timestamp,
     recorder: Option<Recorder>,
 }
 
@@ -67,6 +75,7 @@ impl Scheduler {
     pub fn new(now: clock::Now, policy: Policy, tells: SchedulerTells) -> Self {
         Self {
             placer: Placer::new(policy),
+            usage_taken_at: now(),
             now,
             pass_due: false,
             stopped: false,
@@ -80,6 +89,24 @@ impl Scheduler {
     /// The same, with all that it is told and answers on record.
     pub fn recorded(self, recorder: Option<Recorder>) -> Self {
         Self { recorder, ..self }
+    }
+
+    /// The same, with what projects had had before.
+    pub fn after(mut self, before: NotedUsage) -> Self {
+        for (project, used) in before.used {
+            self.take_in(Input::Used { project, at: before.at, used });
+        }
+        self
+    }
+
+    /// Says who had how much, if it is time: what comes after is found again from the tasks.
+    fn note_usage(&mut self, now: Timestamp) {
+        if now >= self.usage_taken_at && now < self.usage_taken_at.plus(TAKE_USAGE_EVERY) {
+            return;
+        }
+        self.usage_taken_at = now;
+        let usage = NotedUsage { at: now, used: self.placer.shares().noted() };
+        self.tells.usage.do_send(UsageTaken { usage });
     }
 
     /// Takes one thing in.
@@ -180,6 +207,7 @@ impl Handler<RunPass> for Scheduler {
             self.tells.proposed.do_send(PlacementProposed { placements, preemptions, waited_for });
         }
         self.notes.note(&self.placer, now);
+        self.note_usage(now);
         if pass.exhausted {
             self.pass_due = true;
             ctx.notify(RunPass);

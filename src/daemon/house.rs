@@ -7,6 +7,7 @@ use actix::{Actor, Addr, Arbiter, AsyncContext, Context};
 use super::{Counters, DaemonError};
 use crate::actors::front_desk::{DeskTells, FrontDesk};
 use crate::actors::job_supervisor::restore::restore;
+use crate::actors::job_supervisor::usage::restored_usage;
 use crate::actors::job_supervisor::{JobSupervisor, SupervisorTells};
 use crate::actors::lease_reaper::LeaseReaper;
 use crate::actors::messages::Durable;
@@ -58,13 +59,17 @@ impl House {
         let supervisor_context = Context::<JobSupervisor>::new();
         let supervisor = supervisor_context.address();
         let scheduler_arbiter = Arbiter::new();
-        let scheduler_tells =
-            SchedulerTells { proposed: supervisor.clone().recipient(), left: supervisor.clone().recipient() };
+        let usage = restored_usage(&reads, settings.placement.half_life_s, started_at)?;
+        let scheduler_tells = SchedulerTells {
+            proposed: supervisor.clone().recipient(),
+            left: supervisor.clone().recipient(),
+            usage: supervisor.clone().recipient(),
+        };
         let policy = settings.placement.clone();
         let recorder = start_recorder(settings);
         let recording = recorder.clone();
         let scheduler = Scheduler::start_in_arbiter(&scheduler_arbiter.handle(), |_| {
-            Scheduler::new(clock::system(), policy, scheduler_tells).recorded(recording)
+            Scheduler::new(clock::system(), policy, scheduler_tells).recorded(recording).after(usage)
         });
         let reaper = LeaseReaper::new(
             lease_times(settings),

@@ -19,6 +19,7 @@ use crate::contract::quantity::Timestamp;
 use crate::contract::token::{Role, Token, TokenKind};
 use crate::contract::worker::{Capabilities, Drain, Phase, TaskState, WorkerKind};
 use crate::domain::placement::GpuUuid;
+use crate::domain::placement::usage::NotedUsage;
 
 /// One durable step. A batch of them is one transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +51,8 @@ pub enum Change {
     /// How a job stood to the workers when it left the queue without a place, as JSON; kept as long as the job. Of an
     /// array, how its waiting children stood.
     JobExplained(JobId, Arc<str>),
+    /// What every project had had of the machines: what was noted before is forgotten.
+    UsageNoted(Arc<NotedUsage>),
     /// An ended job and all that belongs to it goes; with an array its children.
     JobPurged(JobId),
     /// A placement.

@@ -29,6 +29,7 @@ pub mod replay;
 mod reservations;
 pub mod shares;
 mod suggest;
+pub mod usage;
 mod waiting;
 mod warmth;
 

@@ -49,6 +49,13 @@ diesel::table! {
 }
 
 diesel::table! {
+    project_usage (project) {
+        project -> Text,
+        used -> BigInt,
+    }
+}
+
+diesel::table! {
     explanations (digest) {
         digest -> Binary,
         explanation -> Text,

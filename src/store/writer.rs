@@ -25,6 +25,7 @@ use super::schema::{
     outbox, task_standings, tasks, tokens, used_keys, workers,
 };
 use super::space::Ballast;
+use super::usage;
 use crate::contract::artifact::Digest;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::{Seconds, Timestamp};
@@ -234,6 +235,7 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             refer(connection, *job_id, false, &digests)?;
         }
         Change::JobExplained(id, text) => explanations::write(connection, *id, text)?,
+        Change::UsageNoted(noted) => usage::write(connection, noted)?,
         Change::JobPurged(id) => purge(connection, *id)?,
         Change::EventAppended(event) => {
             replace_into(events::table).values(EventForm::from(&**event)).execute(connection)?;

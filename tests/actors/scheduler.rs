@@ -28,7 +28,7 @@ fn started() -> (Addr<Scheduler>, Heard<PlacementProposed>) {
 fn started_and_left() -> (Addr<Scheduler>, Heard<PlacementProposed>, Heard<QueueLeft>) {
     let (proposed, heard) = recorder();
     let (left, heard_left) = recorder();
-    let tells = SchedulerTells { proposed, left };
+    let tells = SchedulerTells { proposed, left, usage: recorder().0 };
     (Scheduler::new(clock::system(), Policy::default(), tells).start(), heard, heard_left)
 }
 

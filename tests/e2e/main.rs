@@ -8,6 +8,7 @@ mod crashes;
 mod dependencies;
 mod disk_full;
 mod explaining;
+mod fair_shares;
 mod far_worker;
 mod fault_matrix;
 mod files;

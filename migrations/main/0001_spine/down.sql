@@ -1,3 +1,4 @@
+DROP TABLE project_usage;
 DROP TABLE job_explanations;
 DROP TABLE explanations;
 DROP TABLE late_results;

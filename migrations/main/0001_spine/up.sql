@@ -69,6 +69,12 @@ CREATE TABLE job_waits (
     waits  TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- Who had how much of the machines, decayed, as of `usage_noted_at` in `meta`; what came after is found from the tasks.
+CREATE TABLE project_usage (
+    project TEXT    NOT NULL PRIMARY KEY,
+    used    INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- How jobs stood to the workers when they left the queue without a place. Jobs that stood alike share a text; a row of an
 -- array speaks for its children. A text goes with the last job that has it.
 CREATE TABLE explanations (
@@ -118,6 +124,8 @@ CREATE TABLE task_standings (
     -- What a task of a gang brought back, as JSON, until all of them are over.
     results    TEXT
 ) WITHOUT ROWID;
+-- What was held since it was noted who had how much.
+CREATE INDEX task_standings_ended ON task_standings (ended_at) WHERE ended_at IS NOT NULL;
 -- Ended while the worker may still hold the process tree: rare. Tasks that have not ended are found by their job.
 CREATE INDEX task_standings_stale ON task_standings (task_id) WHERE stale;
 

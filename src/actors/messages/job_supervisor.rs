@@ -14,6 +14,7 @@ use crate::contract::gang::Peer;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::protocol::{Held, ReportAnswer, ReportItem};
 use crate::contract::worker::Drain;
+use crate::domain::placement::usage::NotedUsage;
 pub use crate::domain::placement::{Placement, Preemption};
 use crate::domain::roll_call::Unaccounted;
 
@@ -35,6 +36,14 @@ pub struct PlacementProposed {
 pub struct QueueLeft {
     /// Each with how it stood; `None` = it was not in the queue. Jobs that stood alike share one.
     pub departures: Vec<(JobId, Option<Arc<LastStanding>>)>,
+}
+
+/// What every project had had of the machines at the time of a pass: to go on from after a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct UsageTaken {
+    /// It.
+    pub usage: NotedUsage,
 }
 
 /// A worker reported; each item is judged alone, all in one commit.

@@ -1,5 +1,7 @@
 //! What the scheduler is told, in the order in which it is told: the same inputs give the same passes.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::QueuedJob;
@@ -99,6 +101,15 @@ pub enum Input {
     WorkerLeft {
         /// Which.
         worker_id: WorkerId,
+    },
+    /// A project had had so much before a restart, see [`super::usage`].
+    Used {
+        /// Which.
+        project: Arc<str>,
+        /// As of when.
+        at: Timestamp,
+        /// How much.
+        used: u64,
     },
     /// Place what can be placed.
     Pass {

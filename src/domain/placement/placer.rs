@@ -126,6 +126,10 @@ impl Placer {
                 self.warmth.forget(worker_id);
                 self.reserve_anew(worker_id);
             }
+            Input::Used { project, at, used } => {
+                self.shares.advance(at);
+                self.shares.add_used(&project, used);
+            }
             Input::Pass { now, budget_checks } => {
                 let pass = self.pass(now, budget_checks);
                 self.proposed

@@ -81,6 +81,18 @@ impl Shares {
         self.given_back.clear();
     }
 
+    /// A project had had so much before, as of now.
+    pub fn add_used(&mut self, project: &Arc<str>, used: u64) {
+        self.projects.entry(project.clone()).or_default().used += u128::from(used);
+    }
+
+    /// What every project has had, as of the last advance.
+    pub fn noted(&self) -> Vec<(Arc<str>, u64)> {
+        let whole = |used: u128| u64::try_from(used).unwrap_or(u64::MAX);
+        let had = self.projects.iter().filter(|(_, usage)| usage.used > 0);
+        had.map(|(project, usage)| (project.clone(), whole(usage.used))).collect()
+    }
+
     /// A project took something.
     pub fn take(&mut self, project: &Arc<str>, grant: &Grant, weight: u64) {
         let usage = self.projects.entry(project.clone()).or_default();
