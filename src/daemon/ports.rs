@@ -139,9 +139,9 @@ impl TaskOwners for StoredOwners {
 struct LocalKept(Option<task_runner::KeptWorkspaces>);
 
 impl KeptWorkspaces for LocalKept {
-    fn open(&self, job_id: JobId, path: &str) -> Option<File> {
+    fn open(&self, job_id: JobId, ended: Option<TaskId>, path: &str) -> Option<File> {
         let path = RelativePath::new(path).ok()?;
-        self.0.as_ref()?.open(job_id, &path)
+        self.0.as_ref()?.open(job_id, ended, &path)
     }
 
     fn gone(&self, job_id: JobId) -> Option<String> {

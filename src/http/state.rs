@@ -34,8 +34,9 @@ pub trait TaskOwners: Send + Sync {
 
 /// Files that ended tasks left in workspaces of this host and no output declares.
 pub trait KeptWorkspaces: Send + Sync {
-    /// Opens `path` (relative to the workspace, never leaving it) of the job's newest kept workspace.
-    fn open(&self, job_id: JobId, path: &str) -> Option<File>;
+    /// Opens `path` (relative to the workspace, never leaving it) of the job's newest kept workspace, or of that of its
+    /// `ended` task, which is about to be kept.
+    fn open(&self, job_id: JobId, ended: Option<TaskId>, path: &str) -> Option<File>;
 
     /// When and why the kept workspace of a job went; `None` = nothing is known of it.
     fn gone(&self, _job_id: JobId) -> Option<String> {

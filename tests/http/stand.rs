@@ -76,7 +76,7 @@ impl KeptWorkspaces for Kept {
         Ok(())
     }
 
-    fn open(&self, job_id: JobId, path: &str) -> Option<File> {
+    fn open(&self, job_id: JobId, _: Option<TaskId>, path: &str) -> Option<File> {
         File::open(self.0.join(job_id.to_string()).join(path)).ok()
     }
 }

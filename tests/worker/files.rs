@@ -120,7 +120,7 @@ fn undeclared_files_are_named_and_kept() {
     };
     let path = RelativePath::new("deep/core.txt").unwrap();
     let mut text = String::new();
-    worker.kept().open(job_id, &path).unwrap().read_to_string(&mut text).unwrap();
+    worker.kept().open(job_id, None, &path).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "dumped\n");
     stop(worker);
 }

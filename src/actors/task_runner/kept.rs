@@ -14,7 +14,7 @@ use super::folder::{TaskFolder, write_private};
 use super::room::disk_usage;
 use super::trash::{Trash, tell};
 use crate::artifacts::{RelativePath, RemoveError, open_beneath, open_folder, open_folder_beneath};
-use crate::contract::ids::JobId;
+use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::{Seconds, Timestamp};
 use crate::domain::disk::{Disposable, Entry};
 
@@ -59,6 +59,13 @@ struct GoneFile {
     cause: Cause,
 }
 
+/// A file of the workspace in this folder's folder.
+fn file_in(folder: &Path, name: &str, path: &RelativePath) -> Option<File> {
+    let workspace = RelativePath::new(&format!("{name}/{WORKSPACE}")).ok()?;
+    let workspace = open_folder_beneath(open_folder(folder).ok()?.as_fd(), &workspace).ok()?;
+    open_beneath(workspace.as_fd(), path).ok()
+}
+
 impl KeptWorkspaces {
     /// Those beneath this folder, which need not exist yet.
     pub fn new(folder: PathBuf) -> Self {
@@ -67,11 +74,13 @@ impl KeptWorkspaces {
     }
 
     /// Opens a kept file for reading; `None` when it is not there (any more), or is no regular file, or lies behind
-    /// a link.
-    pub fn open(&self, job_id: JobId, path: &RelativePath) -> Option<File> {
-        let workspace = RelativePath::new(&format!("{job_id}/{WORKSPACE}")).ok()?;
-        let workspace = open_folder_beneath(open_folder(&self.folder).ok()?.as_fd(), &workspace).ok()?;
-        open_beneath(workspace.as_fd(), path).ok()
+    /// a link. A workspace is taken over a moment after its task's end is known: until then it is found where the
+    /// `ended` task left it.
+    pub fn open(&self, job_id: JobId, ended: Option<TaskId>, path: &RelativePath) -> Option<File> {
+        let kept = || file_in(&self.folder, &job_id.to_string(), path);
+        let left = || file_in(&self.folder.with_file_name("tasks"), &ended?.to_string(), path);
+        // Once more: it may have been taken over between the two looks.
+        kept().or_else(left).or_else(kept)
     }
 
     /// When and why the workspace of a job went, for people; `None` = it is there, or nothing is known of it.
@@ -206,7 +215,6 @@ mod tests {
 
     use super::super::spares::Spares;
     use super::*;
-    use crate::contract::ids::TaskId;
     use crate::contract::protocol::Assignment;
     use crate::contract::spec::JobSpec;
 
@@ -224,32 +232,37 @@ mod tests {
             array: None,
             gang: None,
         };
-        let task = TaskFolder::create(worker.path(), "boot", &assignment, &mut Spares::default()).unwrap();
+        let tasks = worker.path().join("tasks");
+        fs::create_dir(&tasks).unwrap();
+        let task = TaskFolder::create(&tasks, "boot", &assignment, &mut Spares::default()).unwrap();
         fs::create_dir(task.workspace().join("deep")).unwrap();
         fs::write(task.workspace().join("deep/core.txt"), "dumped").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", task.workspace().join("link")).unwrap();
 
         let kept = KeptWorkspaces::new(worker.path().join("kept"));
+        let early = RelativePath::new("deep/core.txt").unwrap();
+        assert!(kept.open(job_id, Some(TaskId::from_u128(7)), &early).is_some(), "before it is taken over");
+        assert!(kept.open(job_id, Some(TaskId::from_u128(8)), &early).is_none());
         let at = Timestamp::from_micros;
         kept.keep(&task, job_id, at(8), Seconds::from_millis(2)).unwrap();
         assert!(!task.path().exists());
 
         let path = |text| RelativePath::new(text).unwrap();
         let mut text = String::new();
-        kept.open(job_id, &path("deep/core.txt")).unwrap().read_to_string(&mut text).unwrap();
+        kept.open(job_id, None, &path("deep/core.txt")).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "dumped");
-        assert!(kept.open(job_id, &path("link")).is_none());
-        assert!(kept.open(JobId::from_u128(1), &path("deep/core.txt")).is_none());
+        assert!(kept.open(job_id, None, &path("link")).is_none());
+        assert!(kept.open(JobId::from_u128(1), None, &path("deep/core.txt")).is_none());
 
         let workspace = kept.of(job_id).join(WORKSPACE);
         fs::rename(&workspace, worker.path().join("moved")).unwrap();
         std::os::unix::fs::symlink(worker.path().join("moved"), &workspace).unwrap();
-        assert!(kept.open(job_id, &path("deep/core.txt")).is_none(), "through a link in its place");
+        assert!(kept.open(job_id, None, &path("deep/core.txt")).is_none(), "through a link in its place");
 
         assert_eq!(kept.remove_expired(at(2007)), 0);
         assert_eq!(kept.gone(job_id), None);
         assert_eq!(kept.remove_expired(at(2008)), 1);
-        assert!(kept.open(job_id, &path("deep/core.txt")).is_none());
+        assert!(kept.open(job_id, None, &path("deep/core.txt")).is_none());
         let gone = kept.gone(job_id).unwrap();
         assert!(gone.contains("1970-01-01T00:00:00.002008Z") && gone.contains("workspace_ttl_s"), "{gone}");
         kept.remove_expired(at(2008).plus(REMEMBERED));

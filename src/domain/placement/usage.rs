@@ -68,6 +68,8 @@ pub fn rebuilt(
             shares.take(project, &nothing, *weight);
         } else {
             shares.give_back(project, &nothing, *weight);
+            // It was held until now, and not until the next turn.
+            shares.advance(at);
         }
     }
     shares.advance(now);

@@ -290,11 +290,14 @@ pub async fn undeclared(
 ) -> Result<HttpResponse, Refusal> {
     let (job, file) = path.into_inner();
     let id: JobId = job_id_in(&job)?;
-    state.standing(&client, id)?;
+    let ended = state.standing(&client, id)?.state.ended();
+    // Undeclared files are those of rank 0.
+    let tasks = if ended { state.ports.reads.tasks(id)? } else { Vec::new() };
+    let ended = tasks.iter().rfind(|task| task.rank == 0).map(|task| task.id);
     let kept = state.ports.kept.clone();
     let shown = file.clone();
     let opened = blocking(move || {
-        let Some(file) = kept.open(id, &file) else { return Ok(Err(kept.gone(id))) };
+        let Some(file) = kept.open(id, ended, &file) else { return Ok(Err(kept.gone(id))) };
         let size_bytes = file.metadata()?.len();
         Ok::<_, std::io::Error>(Ok((file, size_bytes)))
     })
