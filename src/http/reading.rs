@@ -131,18 +131,24 @@ impl EdgeState {
 
     /// Why the job waits, if that is told in time: a job is shown without it rather than late.
     async fn queue_reason(&self, id: JobId, of_array: bool) -> Option<String> {
-        let mut asked = id;
-        if of_array {
-            let held = ask(|reply| self.ports.desk.why_held.do_send(WhyHeld { job_id: id, reply }));
-            match timeout(REASON_WITHIN, held).await.ok().and_then(Result::ok).flatten() {
-                Some(Held::Reason(reason)) => return Some(reason),
-                Some(Held::Child(child)) => asked = child,
-                None => {}
-            }
-        }
+        let asked = match self.held(id, of_array).await {
+            Some(Held::Reason(reason)) => return Some(reason),
+            Some(Held::Child(child)) => child,
+            None => id,
+        };
         let reason =
             ask(|reply| self.ports.desk.explain_queue.do_send(ExplainQueue { job_id: asked, reply }));
         timeout(REASON_WITHIN, reason).await.ok().and_then(Result::ok).flatten()
+    }
+
+    /// What keeps a job of an array from being placed, if not the lack of room: the others of its array; for the array
+    /// itself, which of its children to ask about.
+    pub async fn held(&self, id: JobId, of_array: bool) -> Option<Held> {
+        if !of_array {
+            return None;
+        }
+        let held = ask(|reply| self.ports.desk.why_held.do_send(WhyHeld { job_id: id, reply }));
+        timeout(REASON_WITHIN, held).await.ok().and_then(Result::ok).flatten()
     }
 
     /// Who waits for a single job wants to know which, whose, and how long at most, if they may see it.

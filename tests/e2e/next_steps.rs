@@ -256,6 +256,12 @@ fn explain_says_who_lacks_what_and_which_change_would_help() {
     assert!(said.contains("has to wait") && said.contains("no job is served before it"), "{said}");
     let running = house.run(&["explain", "@last", "--json"]);
     assert!(running.status.success(), "{running:?}");
+    let sweep =
+        ["submit", "--source", "none", "--array", "0-9", "--cpus", "2", "--name", "sweep", "--", "true"];
+    assert!(house.run(&sweep).status.success());
+    let of_an_array = house.run(&["why", "sweep"]);
+    let said = String::from_utf8_lossy(&of_an_array.stdout).into_owned();
+    assert!(said.contains("needs 2 CPUs, 1 free of 2"), "{of_an_array:?}");
     assert!(house.run(&["cancel", "waits"]).status.success());
     let over = house.run(&["explain", "waits"]);
     assert!(over.status.success(), "{over:?}");

@@ -8,7 +8,6 @@ use actix::{AsyncContext, Context, Handler, Message};
 use super::{JobSupervisor, Speech, answer};
 use crate::actors::messages::front_desk::{Held, WhyHeld};
 use crate::contract::ids::JobId;
-use crate::contract::job::JobState;
 use crate::domain::array::{LiveArray, Sweep};
 use crate::domain::change::Change;
 use crate::domain::dependency::Over;
@@ -173,7 +172,7 @@ impl Handler<WhyHeld> for JobSupervisor {
 
     fn handle(&mut self, question: WhyHeld, _: &mut Context<Self>) {
         let why = match (self.arrays.live.get(&question.job_id), self.jobs.get(&question.job_id)) {
-            (Some(array), _) if array.state() == JobState::Queued => array.first_offered().map(Held::Child),
+            (Some(array), _) => array.first_offered().map(Held::Child),
             (_, Some(LiveJob { member: Some(member), .. })) => self
                 .arrays
                 .live

@@ -2,7 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use crate::actors::messages::front_desk::{Explain, Question};
+use crate::actors::messages::front_desk::{Explain, Held, Question};
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::explain::{Explanation, PastExplanation, WhatIf};
@@ -37,8 +37,18 @@ pub async fn job(
     let id = job_id_in(&path)?;
     Query::none(&request)?;
     let job = state.job(&client, id)?;
-    if job.state == JobState::Queued {
-        let question = Question::Job(id);
+    let of_array = job.progress.is_some() || job.parent.is_some();
+    let held = if job.state.ended() { None } else { state.held(id, of_array).await };
+    if let Some(Held::Reason(reason)) = &held {
+        return Err(Refusal::new(
+            ErrorCode::NotWaiting,
+            format!("job {id} does not wait for a worker yet: {reason}"),
+        ));
+    }
+    if job.state == JobState::Queued || held.is_some() {
+        // An array waits as the first of its children does that waits.
+        let asked = if let Some(Held::Child(child)) = held { child } else { id };
+        let question = Question::Job(asked);
         let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
         if let Ok(Some(mut explanation)) = answer {
             name_holders(&mut explanation, &client, &state);
