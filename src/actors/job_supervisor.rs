@@ -283,9 +283,9 @@ impl JobSupervisor {
             Notice::Watch(worker_id, task_id, epoch) => {
                 self.tells.watch.do_send(Watch { task_id, epoch, worker_id });
             }
-            Notice::Started(worker_id, task_id) => {
-                self.tells.started.do_send(Started { task_id });
-                self.tell_settled(worker_id, task_id, true);
+            Notice::Started { worker, task_id, suspended } => {
+                self.tells.started.do_send(Started { task_id, suspended });
+                self.tell_settled(worker, task_id, true);
             }
             Notice::Stop { worker: worker_id, task_id, cause, now } => {
                 self.tell_stop(worker_id, StopTask { task_id, cause: cause.told(), now, lost: false });

@@ -69,7 +69,7 @@ impl Handler<Started> for LeaseReaper {
     type Result = ();
 
     fn handle(&mut self, started: Started, _: &mut Self::Context) {
-        self.table.started(self.tick(), started.task_id);
+        self.table.started(self.tick(), started.task_id, started.suspended);
     }
 }
 

@@ -215,6 +215,8 @@ pub struct TaskStanding {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
+    /// Since when its worker has not answered, while it runs.
+    pub unreachable_since: Option<Timestamp>,
     /// Why it has to stop; set once, the first wins.
     pub stop_cause: Option<StopCause>,
     /// Whether it has to stop without grace.
@@ -237,6 +239,7 @@ impl TaskStanding {
             state,
             started_at: None,
             ended_at: None,
+            unreachable_since: None,
             stop_cause: None,
             stop_now: false,
             end: None,

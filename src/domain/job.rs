@@ -180,9 +180,8 @@ impl LiveJob {
     pub fn restore(restored: Restored) -> Self {
         let Restored { id, priority, submitted_at, queue_deadline, shape, project, waits, standing, tasks } =
             restored;
-        let (unreachable_since, phase) = (standing.unreachable_since, standing.phase);
-        let tasks: Vec<LiveTask> =
-            tasks.into_iter().map(|task| LiveTask::restore(task, unreachable_since, phase)).collect();
+        let phase = standing.phase;
+        let tasks: Vec<LiveTask> = tasks.into_iter().map(|task| LiveTask::restore(task, phase)).collect();
         let stage = if tasks.is_empty() { Stage::Queued } else { Stage::Placed(tasks) };
         Self {
             id,
@@ -237,10 +236,11 @@ impl LiveJob {
             }
             Stands::Running(run) => {
                 ledger.tell(Notice::Watch(placed.worker, placed.task_id, self.epoch));
-                ledger.tell(Notice::Started(placed.worker, placed.task_id));
+                let (worker, task_id) = (placed.worker, placed.task_id);
+                let suspended = run.unreachable_since.is_some();
+                ledger.tell(Notice::Started { worker, task_id, suspended });
                 self.arm_run_limits(ledger, placed, run);
                 if let Some(Stop { cause, now }) = run.stop {
-                    let (worker, task_id) = (placed.worker, placed.task_id);
                     ledger.tell(Notice::Stop { worker, task_id, cause, now });
                 }
             }

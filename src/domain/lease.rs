@@ -51,10 +51,11 @@ impl LeaseTable {
         self.set(task, Lease { epoch, worker, started: false, deadline });
     }
 
-    /// The task started: from now on it has to stay renewed.
-    pub fn started(&mut self, now: Tick, task: TaskId) {
+    /// The task started: from now on it has to stay renewed. `suspended`: its lease had run out before, and its return is
+    /// to be told.
+    pub fn started(&mut self, now: Tick, task: TaskId, suspended: bool) {
         if let Some(lease) = self.leases.get(&task).copied() {
-            let deadline = Some(now + self.times.ttl_ms);
+            let deadline = (!suspended).then(|| now + self.times.ttl_ms);
             self.set(task, Lease { started: true, deadline, ..lease });
         }
     }
@@ -155,7 +156,7 @@ mod tests {
     fn running() -> LeaseTable {
         let mut table = LeaseTable::new(TIMES, 0);
         table.watch(0, TASK, 3, WORKER);
-        table.started(1_000, TASK);
+        table.started(1_000, TASK, false);
         table
     }
 
@@ -184,6 +185,16 @@ mod tests {
         table.forget(TASK);
         assert!(table.renew(31_000, WORKER, &[(TASK, 3)]).is_empty());
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_was_suspended_before_a_restart_is_judged_by_nobody_and_may_come_back() {
+        let mut table = LeaseTable::new(TIMES, 0);
+        table.watch(0, TASK, 3, WORKER);
+        table.started(0, TASK, true);
+        assert!(look(&mut table, 0, 90_000).is_empty());
+        assert_eq!(table.renew(91_000, WORKER, &[(TASK, 3)]), [(TASK, 3)]);
+        assert_eq!(look(&mut table, 92_000, 120_000), [(TASK, 3)], "from then on it is like any other");
     }
 
     #[test]

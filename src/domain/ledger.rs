@@ -86,7 +86,14 @@ pub enum Notice {
     /// The lease begins: the task has to start, then stay renewed.
     Watch(WorkerId, TaskId, Epoch),
     /// The task started.
-    Started(WorkerId, TaskId),
+    Started {
+        /// Where.
+        worker: WorkerId,
+        /// Which.
+        task_id: TaskId,
+        /// Its worker has not answered since before a restart, and its job waits for it.
+        suspended: bool,
+    },
     /// The worker must stop the task.
     Stop {
         /// Where.

@@ -255,6 +255,7 @@ pub struct TaskStandingRow {
     pub state: String,
     pub started_at: Option<i64>,
     pub ended_at: Option<i64>,
+    pub unreachable_since: Option<i64>,
     pub stop_cause: Option<String>,
     pub stop_now: bool,
     pub end_json: Option<String>,
@@ -270,6 +271,7 @@ impl TaskStandingRow {
             state: words::read_task_state(&self.state)?,
             started_at: time(self.started_at),
             ended_at: time(self.ended_at),
+            unreachable_since: time(self.unreachable_since),
             stop_cause: self.stop_cause.map(cause).transpose()?,
             stop_now: self.stop_now,
             end: self

@@ -122,6 +122,7 @@ diesel::table! {
         state -> Text,
         started_at -> Nullable<BigInt>,
         ended_at -> Nullable<BigInt>,
+        unreachable_since -> Nullable<BigInt>,
         stop_cause -> Nullable<Text>,
         stop_now -> Bool,
         end_json -> Nullable<Text>,

@@ -53,7 +53,7 @@ async fn heartbeats_keep_a_started_task_and_silence_loses_it() {
     tokio::time::pause();
     let (reaper, mut expired, mut resumed) = reaper();
     watched(&reaper).await;
-    reaper.do_send(Started { task_id: TASK });
+    reaper.do_send(Started { task_id: TASK, suspended: false });
     for _ in 0..6 {
         pass(10).await;
         reaper.do_send(renew());
@@ -84,7 +84,7 @@ async fn a_server_that_stood_still_blames_nobody() {
     tokio::time::pause();
     let (reaper, mut expired, _resumed) = reaper();
     watched(&reaper).await;
-    reaper.do_send(Started { task_id: TASK });
+    reaper.do_send(Started { task_id: TASK, suspended: false });
     settle().await;
     tokio::time::advance(Duration::from_secs(300)).await;
     settle().await;

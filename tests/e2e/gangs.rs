@@ -329,3 +329,44 @@ async fn draining_one_node_stops_the_gang_there_and_it_goes_on_elsewhere() {
     assert!(house.leftovers().is_empty(), "{:?}", house.leftovers());
     drop((daemon, rack));
 }
+
+/// What a worker did not answer before the server was killed is known after it, per task, and is over with its return.
+#[actix_rt::test]
+async fn a_silent_worker_is_waited_for_over_a_restart_and_comes_back() {
+    let house = House::new();
+    std::fs::create_dir_all(house.home()).unwrap();
+    std::fs::set_permissions(house.home(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::write(house.home().join("config.toml"), "heartbeat_s = 1\nlease_ttl_s = 6\n").unwrap();
+    let (daemon, rack) = Rack::of(&house, 2).await;
+    let go = house.path().join("go");
+    let text = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
+    let job = house.submit(&gang(2, &text)).await.id;
+    executes(&house, job).await;
+    let silent = tasks(&house, job).await.into_iter().find(|task| task.rank == 1).unwrap();
+    let worker: Worker = house.client().get(&format!("/v1/workers/{}", silent.worker)).await.unwrap();
+    let number: usize = worker.name.strip_prefix("box").unwrap().parse().unwrap();
+    let pid = rack.workers[number].as_ref().unwrap().id();
+    processes::signal(pid, rustix::process::Signal::STOP);
+    let unreachable = async |wanted: bool| {
+        eventually("whether its worker answers", async || {
+            let job: Job = house.client().get(&format!("/v1/jobs/{job}")).await.ok()?;
+            (job.unreachable_since.is_some() == wanted).then_some(())
+        })
+        .await;
+    };
+    unreachable(true).await;
+    let port = house.port().to_string();
+    daemon.kill();
+    let daemon = house.daemon_with(&["--port", &port, "--no-worker"]).await;
+    unreachable(true).await;
+    processes::signal(pid, rustix::process::Signal::CONT);
+    unreachable(false).await;
+    std::fs::write(&go, "").unwrap();
+    let ended = house.end(job).await;
+    assert_eq!((ended.state, ended.attempt), (JobState::Succeeded, 1), "{ended:?}");
+    let events: Sequence<Value> =
+        house.client().get(&format!("/v1/jobs/{job}/events?limit=500")).await.unwrap();
+    let of_kind = |kind: &str| events.items.iter().filter(|event| event["type"] == kind).count();
+    assert_eq!((of_kind("job_unreachable"), of_kind("job_reachable")), (1, 1), "one task, once");
+    drop((daemon, rack));
+}

@@ -116,6 +116,7 @@ CREATE TABLE task_standings (
     state      TEXT    NOT NULL,
     started_at INTEGER,
     ended_at   INTEGER,
+    unreachable_since INTEGER,
     stop_cause TEXT,
     stop_now   INTEGER NOT NULL,
     end_json   TEXT,

@@ -22,6 +22,8 @@ pub struct Watch {
 pub struct Started {
     /// The task.
     pub task_id: TaskId,
+    /// Its lease had run out before a restart, and its job waits for the worker.
+    pub suspended: bool,
 }
 
 /// A worker says that it still holds these.

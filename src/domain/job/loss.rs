@@ -67,8 +67,12 @@ impl LiveJob {
         let Some(rank) = self.rank_of(task_id).filter(|_| epoch == self.epoch) else { return };
         let Stage::Placed(tasks) = &mut self.stage else { return };
         let Some(task) = tasks.get_mut(rank) else { return };
-        let worker = task.placed.worker;
-        if task.run_mut().is_some_and(|run| run.unreachable_since.take().is_some()) {
+        let (worker, placed) = (task.placed.worker, task.placed.clone());
+        if let Some(run) = task.run_mut()
+            && run.unreachable_since.take().is_some()
+        {
+            let run = *run;
+            self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
             self.event(ledger, Some(task_id), EventType::JobReachable, json!({"worker": worker}));
             self.moved(ledger);
         }
@@ -137,11 +141,13 @@ impl LiveJob {
     fn wait_for_worker(&mut self, ledger: &mut Ledger, rank: usize) {
         let Stage::Placed(tasks) = &mut self.stage else { return };
         let Some(task) = tasks.get_mut(rank) else { return };
-        let (worker, task_id) = (task.placed.worker, task.placed.task_id);
-        let limit = ledger.now.plus(task.placed.spec.unreachable_timeout_s);
-        if let Some(run) = task.run_mut() {
-            run.unreachable_since = Some(ledger.now);
-        }
+        let placed = task.placed.clone();
+        let (worker, task_id) = (placed.worker, placed.task_id);
+        let limit = ledger.now.plus(placed.spec.unreachable_timeout_s);
+        let Some(run) = task.run_mut() else { return };
+        run.unreachable_since = Some(ledger.now);
+        let run = *run;
+        self.task_moved(ledger, &placed, Some(&run), TaskEnd::running());
         self.event(ledger, Some(task_id), EventType::JobUnreachable, json!({"worker": worker}));
         self.moved(ledger);
         ledger.tell(Notice::Wake(limit, Alarm::UnreachableTimeout(self.id, self.epoch)));

@@ -77,7 +77,8 @@ impl LiveJob {
             self.event(ledger, Some(placed.task_id), EventType::JobRunning, data);
         }
         self.moved(ledger);
-        ledger.tell(Notice::Started(placed.worker, placed.task_id));
+        let (worker, task_id) = (placed.worker, placed.task_id);
+        ledger.tell(Notice::Started { worker, task_id, suspended: false });
         Ok(JobState::Running)
     }
 

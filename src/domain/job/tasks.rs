@@ -167,16 +167,15 @@ impl LiveTask {
     }
 
     /// As the store kept it.
-    pub(super) fn restore(
-        restored: RestoredTask,
-        unreachable_since: Option<Timestamp>,
-        phase: Option<Phase>,
-    ) -> Self {
+    pub(super) fn restore(restored: RestoredTask, phase: Option<Phase>) -> Self {
         let RestoredTask { placed, standing } = restored;
         let stop = standing.stop_cause.map(|cause| Stop { cause, now: standing.stop_now });
         let stands = match (standing.ended_at, standing.started_at) {
             (None, None) => Stands::Assigned,
-            (None, Some(started_at)) => Stands::Running(Run { started_at, phase, stop, unreachable_since }),
+            (None, Some(started_at)) => {
+                let unreachable_since = standing.unreachable_since;
+                Stands::Running(Run { started_at, phase, stop, unreachable_since })
+            }
             (Some(at), started_at) => {
                 let how = match (standing.state, standing.end) {
                     (TaskState::Declined, _) => Outcome::NotStarted(NotStarted::Declined),
@@ -230,23 +229,25 @@ impl LiveJob {
         end: TaskEnd<'_>,
     ) {
         let stop = run.and_then(|run| run.stop);
-        self.task_row(ledger, placed, run.map(|run| run.started_at), stop, end);
+        self.task_row(ledger, placed, run, stop, end);
     }
 
     fn task_row(
         &self,
         ledger: &mut Ledger,
         placed: &Placed,
-        started_at: Option<Timestamp>,
+        run: Option<&Run>,
         stop: Option<Stop>,
         end: TaskEnd<'_>,
     ) {
+        let ended = end.state.ended();
         ledger.change(Change::TaskMoved(
             placed.task_id,
             TaskStanding {
                 state: end.state,
-                started_at,
-                ended_at: end.state.ended().then_some(ledger.now),
+                started_at: run.map(|run| run.started_at),
+                ended_at: ended.then_some(ledger.now),
+                unreachable_since: run.filter(|_| !ended).and_then(|run| run.unreachable_since),
                 stop_cause: stop.map(|stop| stop.cause),
                 stop_now: stop.is_some_and(|stop| stop.now),
                 end: end.end.map(|end| Box::new(end.clone())),
