@@ -11,14 +11,16 @@
 //! After a restart: empty, but for who had how much before; the supervisor queues every waiting job and reports every held place again.
 
 mod departures;
+mod explainer;
 mod notes;
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use tracing::error;
 
 use self::departures::Departures;
+use self::explainer::Explainer;
 use self::notes::Notes;
-use super::messages::front_desk::{Explain, ExplainQueue, LookAhead, NoSuchWorker, Question};
+use super::messages::front_desk::{Explain, ExplainQueue, LookAhead};
 use super::messages::job_supervisor::{PlacementProposed, QueueLeft, UsageTaken};
 use super::messages::scheduler::{
     CapacityFreed, CapacityTaken, JobQueued, JobUnqueued, PlacementAccepted, PlacementRefused,
@@ -63,6 +65,9 @@ pub struct Scheduler {
     notes: Notes,
     usage_taken_at: Timestamp,
     recorder: Option<Recorder>,
+    /// Counts what the placer was told.
+    inputs: u64,
+    explainer: Explainer,
 }
 
 /// Run a pass, once everything that was queued in the mailbox has been taken in.
@@ -83,6 +88,8 @@ impl Scheduler {
             departures: Departures::default(),
             notes: Notes::default(),
             recorder: None,
+            inputs: 0,
+            explainer: Explainer::start(),
         }
     }
 
@@ -120,6 +127,7 @@ impl Scheduler {
                 recorder.note(Entry::Told(input.clone()));
             }
         }
+        self.inputs += 1;
         self.placer.apply(input).unwrap_or_else(|error| {
             // The books are the scheduler's own: a mismatch wastes or overlaps a place until the next restart,
             // which rebuilds them from the store.
@@ -277,20 +285,7 @@ impl Handler<Explain> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, asked: Explain, _: &mut Self::Context) {
-        let now = (self.now)();
-        let answer = match asked.question {
-            Question::Job(job_id) => Ok(self.placer.explain_job(job_id, now)),
-            Question::Wish { job, like: None, without: None, .. } => {
-                Ok(Some(self.placer.explain_wish(&job, now)))
-            }
-            Question::Wish { job, like, more, without } => {
-                self.placer.supposing(like.as_deref(), more, without).map_or_else(
-                    || Err(NoSuchWorker(like.unwrap_or_default())),
-                    |placer| Ok(Some(placer.explain_wish(&job, now))),
-                )
-            }
-        };
-        send(asked.reply, answer);
+        self.explainer.ask(&self.placer, self.inputs, (self.now)(), asked);
     }
 }
 

@@ -19,6 +19,8 @@ use crate::store::StoreError;
 
 /// A submission is accepted without a warning rather than late.
 const WITHIN: Duration = Duration::from_secs(1);
+/// Shapes that are looked at in one submission; a batch of more kinds is taken as it is.
+const MOST_SHAPES: usize = 64;
 /// Where a warning points to when no single change would do.
 const RESOURCES: &str = "/resources";
 
@@ -39,13 +41,15 @@ pub async fn of(state: &EdgeState, jobs: &[NewJob]) -> Result<Vec<Outlook>, Refu
         });
         number_of.push(*number);
     }
+    asked.truncate(MOST_SHAPES);
     let shapes = asked.clone();
     let answer = ask(|reply| state.ports.desk.look_ahead.do_send(LookAhead { shapes, reply }));
     let Ok(Ok(mut outlooks)) = timeout(WITHIN, answer).await else { return Ok(Vec::new()) };
     if outlooks.iter().any(|outlook| outlook.never.is_some()) {
         ask_the_absent_too(state, &asked, &mut outlooks)?;
     }
-    Ok(number_of.into_iter().filter_map(|number| outlooks.get(number).cloned()).collect())
+    let unknown = Outlook { never: None, untested: None };
+    Ok(number_of.into_iter().map(|number| outlooks.get(number).unwrap_or(&unknown).clone()).collect())
 }
 
 /// Workers that have not come back since the server started are in the store alone, and may be the ones.

@@ -60,9 +60,20 @@ impl<'a> Bounds<'a> {
 
     /// What of a spec goes beyond them. Read from the document, so that a spec with other faults has these told too.
     pub fn faults(&self, value: &Value, prefix: &str) -> Vec<Fault> {
+        self.faults_where(value, prefix, |project| self.grant.may_submit_into(project))
+    }
+
+    /// The same of a spec that is only asked about: of projects that the client sees.
+    pub fn faults_of_wish(&self, value: &Value, prefix: &str) -> Vec<Fault> {
+        self.faults_where(value, prefix, |project| {
+            self.grant.sees_all() || self.grant.projects.include(project)
+        })
+    }
+
+    fn faults_where(&self, value: &Value, prefix: &str, may: impl Fn(&str) -> bool) -> Vec<Fault> {
         let mut faults = Vec::new();
         let project = project_in(value);
-        if !self.grant.may_submit_into(project) {
+        if !may(project) {
             let into = self.grant.projects.names().unwrap_or_default().join("`, `");
             faults.push(Fault {
                 pointer: format!("{prefix}/project"),

@@ -59,6 +59,10 @@ impl Reader {
     /// Opens one and reads its header.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let unreadable = |source| RecordError::File { path: path.to_owned(), source };
+        // Whatever else lies there, such as a pipe, might never end.
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(unreadable(std::io::Error::new(std::io::ErrorKind::InvalidInput, "no regular file")));
+        }
         let decoder = File::open(path).and_then(Decoder::new).map_err(unreadable)?;
         let mut reader = Self {
             path: path.to_owned(),

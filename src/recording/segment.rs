@@ -30,7 +30,11 @@ pub fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
     };
     let mut found = Vec::new();
     for entry in entries {
-        let path = entry?.path();
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
+        let path = entry.path();
         found.extend(number(&path).map(|number| (number, path)));
     }
     found.sort_unstable();
@@ -39,7 +43,8 @@ pub fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Where a segment stands among the others.
 pub(super) fn number(path: &Path) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok()
+    let digits = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    digits.parse::<u32>().ok().map(u64::from)
 }
 
 /// A segment that is being written.

@@ -121,7 +121,7 @@ fn a_waiting_job_learns_its_place_what_is_reserved_and_when_it_starts_at_the_lat
     assert_eq!(pass(&mut placer), []);
     let behind = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
     assert_eq!(behind.verdict, Verdict::NotNow);
-    assert_eq!(behind.workers[0].reason, "has room, reserved for job …000002");
+    assert_eq!(behind.workers[0].reason, "has room, reserved for another job");
     assert_eq!(placer.reason_of(JobId::from_u128(4)).unwrap(), behind.summary);
     assert_eq!(placer.explain_job(JobId::from_u128(1), NOW), None, "it runs");
 }

@@ -3,6 +3,7 @@
 
 mod arrays;
 mod explanations;
+mod gang_ends;
 mod gpus;
 mod job_states;
 mod machine;

@@ -369,6 +369,31 @@ fn what_it_belongs_to() {
 }
 
 #[test]
+fn a_profile_with_gpus_asks_for_one_of_that_kind() {
+    let asked =
+        spec(json!({"profile": "pytorch-cuda", "resources": {"gpus": {"memory_bytes": 40u64 << 30}}}));
+    let gpus = asked.resources.gpus.unwrap();
+    assert_eq!(
+        (gpus.count, gpus.memory_bytes),
+        (gpulayer::contract::spec::GpuCount::Count(1), Some(40 << 30))
+    );
+    let other = with(json!({"profile": "pytorch-cuda", "resources": {"gpus": {"vendor": "amd"}}}));
+    assert_eq!(faults(&other).len(), 1, "{:?}", faults(&other));
+    let none = spec(json!({"profile": "pytorch-cuda", "resources": {"gpus": {"count": 0}}}));
+    assert_eq!(none.resources.gpus, None);
+}
+
+#[test]
+fn an_item_of_an_array_fits_into_a_variable_and_a_wrong_launcher_is_one_fault() {
+    let most = "a".repeat(127 << 10);
+    spec(json!({"array": {"items": [most]}}));
+    let long = with(json!({"array": {"items": ["b", "a".repeat((127 << 10) + 1)]}}));
+    refuses("invalid", &[(&["/array/items/1"], long)]);
+    let mpi = faults(&with(json!({"distributed": {"nodes": 2, "launcher": "mpi"}})));
+    assert_eq!(mpi.len(), 1, "{mpi:?}");
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
     let table: &[(&[&str], Value)] = &[
         (&["/workload/function"], json!({"workload": {"function": {"payload": "x", "serializer": "json"}}})),

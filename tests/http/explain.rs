@@ -3,7 +3,7 @@
 use gpulayer::contract::job::JobState;
 use serde_json::json;
 
-use crate::stand::{CLIENT, Stand, VIEWER};
+use crate::stand::{CLIENT, SUBMITTER, Stand, VIEWER};
 
 #[test]
 fn a_spec_is_judged_and_not_submitted() {
@@ -18,6 +18,20 @@ fn a_spec_is_judged_and_not_submitted() {
     assert!(faulty.pointers().contains(&"/spec/priority".to_owned()), "{:?}", faulty.pointers());
     assert_eq!(ask(&json!({"spec": spec, "like": "box"})).ok(422).pointers(), ["/like"]);
     assert_eq!(ask(&json!({"spec": spec, "more": 100_000})).ok(422).pointers(), ["/more"]);
+}
+
+/// What a project may have, and has, is told to those who see it.
+#[test]
+fn a_token_asks_about_its_own_projects_and_as_high_as_it_may_submit() {
+    let stand = Stand::start();
+    let ask = |project: &str, priority: i32| {
+        let spec =
+            json!({"workload": {"command": {"argv": ["true"]}}, "project": project, "priority": priority});
+        stand.tcp("POST", "/v1/explain").token(SUBMITTER).json(&json!({"spec": spec})).send()
+    };
+    ask("mine", 0).ok(200);
+    assert_eq!(ask("secret", 0).ok(422).pointers(), ["/spec/project"]);
+    assert_eq!(ask("mine", 90).ok(422).pointers(), ["/spec/priority"]);
 }
 
 #[test]

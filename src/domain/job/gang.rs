@@ -27,7 +27,9 @@ impl LiveJob {
             let Some((placed, run)) = self.runs(rank) else { continue };
             if run.unreachable_since.is_some() {
                 let detail = "its worker did not answer when its gang ended";
-                self.lose(ledger, (rank, &placed, &run), EndReason::WorkerLost, detail, true);
+                // Of two causes the first names the end: what was being cancelled is cancelled.
+                let reason = run.stop.map_or(EndReason::WorkerLost, |stop| stop.cause.end_reason());
+                self.lose(ledger, (rank, &placed, &run), reason, detail, true);
             } else {
                 self.stop_task(ledger, rank, StopCause::Gang, false);
             }
@@ -48,17 +50,18 @@ pub(super) fn outcome(tasks: &[LiveTask], results: &JobResults) -> Option<(Place
     Some((placed.clone(), how))
 }
 
-/// How likely it is that a task fell because another did; the least first.
+/// How likely it is that a task fell because another did; the least first. What somebody stopped decides before all.
 fn depth(over: &Over) -> u8 {
     match (&over.how, over.stop) {
-        (Outcome::NotStarted(_), Some(StopCause::Gang)) => 4,
-        (Outcome::Ended(end), Some(StopCause::Gang)) if end.reason == EndReason::Cancelled => 4,
-        (Outcome::NotStarted(NotStarted::Withdrawn), _) => 3,
-        (Outcome::NotStarted(_), _) => 0,
+        (Outcome::NotStarted(_), Some(StopCause::Gang)) => 5,
+        (Outcome::Ended(end), Some(StopCause::Gang)) if end.reason == EndReason::Cancelled => 5,
+        (Outcome::Ended(end), Some(cause)) if end.reason == cause.end_reason() => 0,
+        (Outcome::NotStarted(NotStarted::Withdrawn), _) => 4,
+        (Outcome::NotStarted(_), _) => 1,
         (Outcome::Ended(end), _) => match end.reason {
-            EndReason::NcclError | EndReason::RendezvousFailed => 2,
-            EndReason::ExitNonzero | EndReason::Signalled => 1,
-            _ => 0,
+            EndReason::NcclError | EndReason::RendezvousFailed => 3,
+            EndReason::ExitNonzero | EndReason::Signalled => 2,
+            _ => 1,
         },
     }
 }
@@ -100,24 +103,26 @@ pub(super) fn results(tasks: &[LiveTask]) -> Arc<JobResults> {
         return of(only);
     }
     let mut all = JobResults::default();
-    let mut files: BTreeMap<String, (u32, OutputFile)> = BTreeMap::new();
-    for task in tasks {
-        let Some(gang) = &task.placed.gang else { continue };
-        let rank = gang.rank;
-        let results = of(task);
+    // One file may be declared under several names.
+    let mut owners: BTreeMap<&str, (u32, &OutputFile)> = BTreeMap::new();
+    let ends: Vec<_> = tasks.iter().filter_map(LiveTask::over).collect();
+    for (placed, over) in &ends {
+        let Some(gang) = &placed.gang else { continue };
+        let (rank, results) = (gang.rank, &over.results);
         let mut remark = |detail: String| all.warnings.push(Warning { pointer: String::new(), detail });
         for warning in &results.warnings {
             remark(format!("rank {rank}: {}", warning.detail));
         }
         for file in &results.outputs {
-            match files.get(&file.path) {
-                None => drop(files.insert(file.path.clone(), (rank, file.clone()))),
-                Some((first, kept)) if kept != file => remark(format!(
-                    "output `{}` of rank {rank} is another than that of rank {first}, which was kept: give each rank a path of \
+            let (owner, first) = *owners.entry(&file.path).or_insert((rank, file));
+            if owner == rank {
+                all.outputs.push(file.clone());
+            } else if !same_bytes(first, file) {
+                remark(format!(
+                    "output `{}` of rank {rank} is another than that of rank {owner}, which was kept: give each rank a path of \
                      its own, such as `shard-$GPULAYER_RANK`",
                     file.path
-                )),
-                Some(_) => {}
+                ));
             }
         }
         match results.undeclared.len() {
@@ -129,6 +134,10 @@ pub(super) fn results(tasks: &[LiveTask]) -> Arc<JobResults> {
         }
         all.log_artifact = all.log_artifact.or(results.log_artifact);
     }
-    all.outputs = files.into_values().map(|(_, file)| file).collect();
+    all.outputs.sort_by(|one, other| (&one.path, &one.name).cmp(&(&other.path, &other.name)));
     Arc::new(all)
+}
+
+fn same_bytes(one: &OutputFile, other: &OutputFile) -> bool {
+    (one.artifact, &one.link_target, one.size_bytes) == (other.artifact, &other.link_target, other.size_bytes)
 }

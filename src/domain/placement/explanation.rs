@@ -19,8 +19,8 @@ const SUGGESTIONS: usize = 5;
 /// Longer queues are not played forward, nor are changes tried out in them: both take a copy.
 const PLAYED_JOBS: usize = 20_000;
 /// Ends of tasks that are played forward at most, and what that may cost in checks.
-const PLAYED_ENDS: usize = 10_000;
-const PLAYED_CHECKS: u64 = 2_000_000;
+const PLAYED_ENDS: usize = 2_000;
+const PLAYED_CHECKS: u64 = 300_000;
 
 impl Placer {
     /// Why a waiting job waits; `None` when it does not.
@@ -83,9 +83,8 @@ impl Placer {
                 wants.gpus_of(worker, |gpu| reserved.contains(&gpu.uuid)).is_none()
             }
         };
-        let reserved_for = self.reservations.on(worker.id).filter(|_| kept)?.to_string();
-        let tail = &reserved_for[reserved_for.len().saturating_sub(6)..];
-        Some(format!("reserved for job …{tail}"))
+        // Which one is for those to know who may see it.
+        self.reservations.on(worker.id).filter(|_| kept).map(|_| "reserved for another job".to_owned())
     }
 
     fn applicant_of(&self, job: &QueuedJob) -> Applicant {

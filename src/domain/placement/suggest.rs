@@ -51,7 +51,17 @@ pub(super) fn changes(shape: &Arc<Shape>, pool: &Pool, room: Room) -> Vec<Change
         pool.workers().filter(|worker| room.is_for(&wants, worker)).count() >= shape.nodes()
     };
     let kinds = kinds(shape, pool, room).into_iter();
-    kinds.filter_map(|kind| kind.into_iter().find(|change| fits(&change.shape))).collect()
+    kinds.filter_map(|mut kind| kind.find(|change| fits(&change.shape))).collect()
+}
+
+/// Changes of one kind, from the smallest on, each made when it is looked at.
+type Kind<'a> = Box<dyn Iterator<Item = Change> + 'a>;
+
+/// Labels and frameworks that are tried at most: who names more of them will not look for the one that is too many here.
+const TRIED_NAMES: usize = 16;
+
+fn one<'a>(change: Change) -> Kind<'a> {
+    Box::new(std::iter::once(change))
 }
 
 fn change(
@@ -68,74 +78,64 @@ fn change(
 }
 
 /// Each kind of change, from the smallest on.
-fn kinds(shape: &Shape, pool: &Pool, room: Room) -> Vec<Vec<Change>> {
-    let mut kinds = vec![cpus(shape, pool, room), memory(shape, pool, room)];
+fn kinds<'a>(shape: &'a Arc<Shape>, pool: &'a Pool, room: Room) -> Vec<Kind<'a>> {
+    let mut kinds: Vec<Kind<'a>> =
+        vec![Box::new(cpus(shape, pool, room)), Box::new(memory(shape, pool, room))];
     if let Some(request) = shape.resources.gpus.as_deref() {
         kinds.extend(gpus(shape, request, pool));
     }
-    let nodes = u32::try_from(shape.nodes()).unwrap_or(u32::MAX);
-    kinds.push(
-        (1..nodes.min(1025))
-            .rev()
-            .map(|fewer| {
-                change(
-                    shape,
-                    format!("{fewer} {} instead of {nodes}", if fewer == 1 { "node" } else { "nodes" }),
-                    "/distributed/nodes",
-                    json!(fewer),
-                    |shape| {
-                        shape.nodes = Some(fewer);
-                    },
-                )
-            })
-            .collect(),
-    );
+    kinds.extend(nodes(shape, pool, room).map(one));
     let wants = &shape.resources;
     if wants.worker.is_some() {
-        kinds.push(vec![change(shape, "any worker", "/resources/worker", Value::Null, |shape| {
+        kinds.push(one(change(shape, "any worker", "/resources/worker", Value::Null, |shape| {
             shape.resources.worker = None;
-        })]);
+        })));
     }
     if shape.target != Target::Any {
-        kinds.push(vec![change(shape, "any target", "/target", json!("any"), |shape| {
+        kinds.push(one(change(shape, "any target", "/target", json!("any"), |shape| {
             shape.target = Target::Any
-        })]);
+        })));
     }
-    for (key, value) in &wants.labels {
+    for (key, value) in wants.labels.iter().take(TRIED_NAMES) {
         let pointer = format!("/resources/labels/{}", key.replace('~', "~0").replace('/', "~1"));
-        kinds.push(vec![change(
-            shape,
-            format!("without the label {key}={value}"),
-            pointer,
-            Value::Null,
-            |shape| {
-                shape.resources.labels.remove(key);
-            },
-        )]);
+        let said = format!("without the label {key}={value}");
+        kinds.push(one(change(shape, said, pointer, Value::Null, |shape| {
+            shape.resources.labels.remove(key);
+        })));
     }
     for (what, set, pointer) in [
         ("operating system", wants.os.is_some(), "/resources/os"),
         ("processor", wants.arch.is_some(), "/resources/arch"),
     ] {
         if set {
-            kinds.push(vec![change(shape, format!("any {what}"), pointer, Value::Null, |shape| {
+            kinds.push(one(change(shape, format!("any {what}"), pointer, Value::Null, |shape| {
                 let field =
                     if pointer.ends_with("os") { &mut shape.resources.os } else { &mut shape.resources.arch };
                 *field = None;
-            })]);
+            })));
         }
     }
-    for (name, range) in &wants.frameworks {
+    for (name, range) in wants.frameworks.iter().take(TRIED_NAMES) {
         let pointer = format!("/resources/frameworks/{name}");
-        kinds.push(vec![change(shape, format!("without {name}{range}"), pointer, Value::Null, |shape| {
+        kinds.push(one(change(shape, format!("without {name}{range}"), pointer, Value::Null, |shape| {
             shape.resources.frameworks.remove(name);
             shape.backends.remove(name);
-        })]);
+        })));
     }
     kinds
 }
 
-fn cpus(shape: &Shape, pool: &Pool, room: Room) -> Vec<Change> {
+/// As many nodes as there are workers with room for one.
+fn nodes(shape: &Arc<Shape>, pool: &Pool, room: Room) -> Option<Change> {
+    let nodes = shape.nodes();
+    let wants = Wants::of(shape, pool);
+    let fewer = pool.workers().filter(|worker| room.is_for(&wants, worker)).count();
+    let fewer = u32::try_from(fewer).ok().filter(|fewer| (1..nodes).contains(&(*fewer as usize)))?;
+    let said = format!("{fewer} {} instead of {nodes}", if fewer == 1 { "node" } else { "nodes" });
+    Some(change(shape, said, "/distributed/nodes", json!(fewer), |shape| shape.nodes = Some(fewer)))
+}
+
+fn cpus<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> impl Iterator<Item = Change> + use<'a> {
     let asked = shape.amount().cpu_millis;
     let free: BTreeSet<u64> = pool
         .workers()
@@ -143,43 +143,37 @@ fn cpus(shape: &Shape, pool: &Pool, room: Room) -> Vec<Change> {
         .filter(|free| (1..asked).contains(free))
         .collect();
     let said = |millis: u64| Cpus::from_millis(u32::try_from(millis).unwrap_or(u32::MAX));
-    free.into_iter()
-        .rev()
-        .map(|millis| {
-            let (now, then) = (said(asked), said(millis));
-            change(
-                shape,
-                format!("{} instead of {now}", Cores(millis)),
-                "/resources/cpus",
-                json!(then),
-                |shape| {
-                    shape.resources.cpus = then;
-                },
-            )
-        })
-        .collect()
+    free.into_iter().rev().map(move |millis| {
+        let (now, then) = (said(asked), said(millis));
+        change(
+            shape,
+            format!("{} instead of {now}", Cores(millis)),
+            "/resources/cpus",
+            json!(then),
+            |shape| {
+                shape.resources.cpus = then;
+            },
+        )
+    })
 }
 
-fn memory(shape: &Shape, pool: &Pool, room: Room) -> Vec<Change> {
+fn memory<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> impl Iterator<Item = Change> + use<'a> {
     let asked = shape.amount().memory_bytes;
     let free: BTreeSet<u64> = pool
         .workers()
         .map(|worker| room.of(worker).memory_bytes)
         .filter(|free| (1..asked).contains(free))
         .collect();
-    free.into_iter()
-        .rev()
-        .map(|bytes| {
-            let said = format!("{} of memory instead of {}", AtMost(bytes), Bytes(asked));
-            change(shape, said, "/resources/memory_bytes", json!(bytes), |shape| {
-                shape.resources.memory_bytes = Some(bytes);
-            })
+    free.into_iter().rev().map(move |bytes| {
+        let said = format!("{} of memory instead of {}", AtMost(bytes), Bytes(asked));
+        change(shape, said, "/resources/memory_bytes", json!(bytes), |shape| {
+            shape.resources.memory_bytes = Some(bytes);
         })
-        .collect()
+    })
 }
 
-fn gpus(shape: &Shape, request: &GpuRequest, pool: &Pool) -> Vec<Vec<Change>> {
-    let with = |said: String, field: &str, value: Value, act: &dyn Fn(&mut GpuRequest)| {
+fn gpus<'a>(shape: &'a Shape, request: &'a GpuRequest, pool: &Pool) -> Vec<Kind<'a>> {
+    let with = move |said: String, field: &str, value: Value, act: &dyn Fn(&mut GpuRequest)| {
         change(shape, said, format!("/resources/gpus/{field}"), value, |shape| {
             if let Some(request) = shape.resources.gpus.as_deref_mut() {
                 act(request);
@@ -192,21 +186,21 @@ fn gpus(shape: &Shape, request: &GpuRequest, pool: &Pool) -> Vec<Vec<Change>> {
         GpuCount::Count(count) => (count.min(most.saturating_add(1)), count.to_string()),
         GpuCount::All => (most, "all".to_owned()),
     };
-    let fewer = (1..below).rev().map(|count| {
+    let fewer = (1..below).rev().map(move |count| {
         let words = if count == 1 { "GPU" } else { "GPUs" };
         with(format!("{count} {words} instead of {now}"), "count", json!(count), &|request| {
             request.count = GpuCount::Count(count);
         })
     });
-    let mut kinds = vec![fewer.collect::<Vec<_>>()];
+    let mut kinds: Vec<Kind<'a>> = vec![Box::new(fewer)];
     if let Some(asked) = request.memory_bytes {
         let less: BTreeSet<u64> =
             pool.kinds().all().map(|kind| kind.memory_bytes).filter(|has| *has < asked).collect();
-        let less = less.into_iter().rev().map(|bytes| {
+        let less = less.into_iter().rev().map(move |bytes| {
             let said = format!("GPUs with ≥ {} instead of {}", AtMost(bytes), Bytes(asked));
             with(said, "memory_bytes", json!(bytes), &|request| request.memory_bytes = Some(bytes))
         });
-        kinds.push(less.collect());
+        kinds.push(Box::new(less));
     }
     if let Some(asked) = request.min_compute_capability.as_deref() {
         let asked_number = asked.parse().ok();
@@ -216,28 +210,28 @@ fn gpus(shape: &Shape, request: &GpuRequest, pool: &Pool) -> Vec<Vec<Change>> {
             .filter_map(|kind| kind.compute_capability)
             .filter(|has| asked_number.is_some_and(|asked| *has < asked))
             .collect();
-        let lower = lower.into_iter().rev().map(|capability| {
+        let lower = lower.into_iter().rev().map(move |capability| {
             let said = format!("compute capability ≥ {capability} instead of {asked}");
             with(said, "min_compute_capability", json!(capability), &|request| {
                 request.min_compute_capability = Some(capability.to_string());
             })
         });
-        kinds.push(lower.collect());
+        kinds.push(Box::new(lower));
     }
     if !request.models.is_empty() {
-        kinds.push(vec![with("any model".to_owned(), "models", Value::Null, &|request| {
+        kinds.push(one(with("any model".to_owned(), "models", Value::Null, &|request| {
             request.models.clear()
-        })]);
+        })));
     }
     if request.vendor.is_some() {
-        kinds.push(vec![with("any vendor".to_owned(), "vendor", Value::Null, &|request| {
+        kinds.push(one(with("any vendor".to_owned(), "vendor", Value::Null, &|request| {
             request.vendor = None
-        })]);
+        })));
     }
     if request.memory_kind.is_some() {
-        kinds.push(vec![with("memory of any kind".to_owned(), "memory_kind", Value::Null, &|request| {
+        kinds.push(one(with("memory of any kind".to_owned(), "memory_kind", Value::Null, &|request| {
             request.memory_kind = None;
-        })]);
+        })));
     }
     kinds
 }

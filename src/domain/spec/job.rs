@@ -1,5 +1,7 @@
 //! The top level of a spec: puts the parts together, and reads the limits and retries that belong to no part.
 
+use serde_json::Value;
+
 use super::nearest::nearest;
 use super::reader::{Node, Pointer, Reader, listed, quoted};
 use super::{environment, files, identity, limits, relations, resources, workload};
@@ -88,7 +90,10 @@ pub(super) fn read(
     spec.source = fields.read(reader, "source", Reader::digest);
     fields.set(reader, "inputs", &mut spec.inputs, |reader, node| files::inputs(reader, node, batch_index));
     fields.set(reader, "outputs", &mut spec.outputs, files::outputs);
-    fields.set(reader, "resources", &mut spec.resources, resources::read);
+    let named = node.value.get("profile").and_then(Value::as_str);
+    let one_gpu = named.is_some_and(|name| vendor_of(name).is_some());
+    fields
+        .set(reader, "resources", &mut spec.resources, |reader, node| resources::read(reader, node, one_gpu));
     let asked = &spec.resources;
     spec.profile = fields.read(reader, "profile", |reader, node| environment::profile(reader, node, asked));
     let with_gpus =

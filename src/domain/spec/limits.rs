@@ -6,6 +6,8 @@ pub(super) const ARGV_ENTRIES: usize = 10_000;
 pub(super) const ENV_ENTRIES: usize = 4_096;
 /// One argument, or one `NAME=value`, with its NUL: Linux refuses longer ones (`MAX_ARG_STRLEN`).
 pub(super) const ARGUMENT_BYTES: usize = 128 * 1024;
+/// Of an array, as the value of a variable whose name counts, too.
+pub(super) const ITEM_BYTES: usize = 127 * 1024;
 /// All arguments and variables together; Linux allows 2 MiB and the task's own variables come on top.
 pub(super) const ARGUMENTS_BYTES: usize = 1024 * 1024;
 /// A path below the workspace (`PATH_MAX` with room for the workspace itself).

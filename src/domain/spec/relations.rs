@@ -1,5 +1,7 @@
 //! What makes more than one job or task of a spec: gangs, dependencies, arrays.
 
+use serde_json::Value;
+
 use super::limits;
 use super::reader::{Node, Reader, quoted};
 use crate::contract::gang::{Backend, Distributed, Launcher, ProcessesPerNode};
@@ -68,6 +70,17 @@ pub(super) fn distributed(reader: &mut Reader, node: Node<'_>) -> Option<Box<Dis
     Some(Box::new(Distributed { nodes: nodes?, processes_per_node, launcher, backend }))
 }
 
+/// It has to fit into one variable of the child's environment.
+fn item(reader: &mut Reader, node: Node<'_>) -> Option<Value> {
+    let bytes = node.value.as_str().map_or_else(|| node.value.to_string().len(), str::len);
+    if bytes > limits::ITEM_BYTES {
+        let most = limits::ITEM_BYTES;
+        return reader
+            .invalid(node.at, format!("{bytes} bytes; an item has at most {most}, put more into a file"));
+    }
+    Some(node.value.clone())
+}
+
 pub(super) fn array(reader: &mut Reader, node: Node<'_>) -> Option<Box<Array>> {
     let fields = reader.fields(node, &["start", "count", "items", "indices", "max_running"])?;
     if fields.has("count") == fields.has("items") {
@@ -80,7 +93,7 @@ pub(super) fn array(reader: &mut Reader, node: Node<'_>) -> Option<Box<Array>> {
         if node.value.as_array().is_some_and(Vec::is_empty) {
             return reader.invalid(node.at, "an empty list; give one entry for each job");
         }
-        reader.list(node, limits::ARRAY_JOBS, |_, node, _| Some(node.value.clone()))
+        reader.list(node, limits::ARRAY_JOBS, |reader, node, _| item(reader, node))
     });
     let max_running = fields.read(reader, "max_running", |reader, node| reader.count(node, 1..=most));
     let start = start.unwrap_or_default();

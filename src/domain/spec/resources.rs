@@ -16,13 +16,14 @@ const GPU_FIELDS: &[&str] =
 /// What workers look for in their interpreters.
 pub const FRAMEWORKS: [&str; 4] = ["torch", "jax", "tensorflow", "mlx"];
 
-pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Resources> {
+/// `one_gpu`: a profile asks for a GPU, so that what is said of GPUs without a number is said of one.
+pub(super) fn read(reader: &mut Reader, node: Node<'_>, one_gpu: bool) -> Option<Resources> {
     let fields = reader.fields(node, FIELDS)?;
     let mut resources = Resources::default();
     fields.set(reader, "cpus", &mut resources.cpus, cpus);
     resources.memory_bytes = fields.read(reader, "memory_bytes", memory);
     resources.disk_bytes = fields.read(reader, "disk_bytes", Reader::bytes);
-    resources.gpus = fields.read(reader, "gpus", gpus);
+    resources.gpus = fields.read(reader, "gpus", |reader, node| gpus(reader, node, one_gpu));
     fields.set(reader, "frameworks", &mut resources.frameworks, frameworks);
     resources.os = fields.read(reader, "os", |reader, node| known_word(reader, node, &["linux", "macos"]));
     resources.arch =
@@ -68,9 +69,11 @@ fn cpus(reader: &mut Reader, node: Node<'_>) -> Option<Cpus> {
 }
 
 /// A request for no GPUs is no request.
-fn gpus(reader: &mut Reader, node: Node<'_>) -> Option<Box<GpuRequest>> {
+fn gpus(reader: &mut Reader, node: Node<'_>, one_gpu: bool) -> Option<Box<GpuRequest>> {
     let fields = reader.fields(node, GPU_FIELDS)?;
-    let count = fields.read(reader, "count", gpu_count).unwrap_or(GpuCount::Count(0));
+    let count = fields
+        .read(reader, "count", gpu_count)
+        .unwrap_or(GpuCount::Count(u32::from(one_gpu && !fields.has("count"))));
     let request = GpuRequest {
         count,
         vendor: fields

@@ -29,7 +29,7 @@ const NOT_YET: &[NotYet] = &[
         instead: "`env` starts the command once per node, with its rank and peers in the environment",
         ..row(
             &["distributed", "launcher"],
-            |value| value == "env",
+            |value| !(value.is_null() || value == "torchrun" || value == "direct"),
             "the launchers `torchrun` (which is meant when none is named) and `direct`",
         )
     },

@@ -2,7 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use crate::actors::messages::front_desk::{Explain, Held, Question};
+use crate::actors::messages::front_desk::{Explain, Held, NoSuchWorker, Question};
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::explain::{Explanation, PastExplanation, WhatIf};
@@ -20,7 +20,7 @@ use crate::http::reading::job_id_in;
 use crate::http::refusal::Refusal;
 use crate::http::routes::submit;
 use crate::http::state::EdgeState;
-use crate::http::submission::with_project;
+use crate::http::submission::{Bounds, with_project};
 
 /// Workers that may be supposed.
 const MOST_SUPPOSED: u32 = 1000;
@@ -49,7 +49,7 @@ pub async fn job(
         // An array waits as the first of its children does that waits.
         let asked = if let Some(Held::Child(child)) = held { child } else { id };
         let question = Question::Job(asked);
-        let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
+        let answer = answered(&state, question).await?;
         if let Ok(Some(mut explanation)) = answer {
             name_holders(&mut explanation, &client, &state);
             return Ok(HttpResponse::Ok().json(explanation));
@@ -64,6 +64,16 @@ pub async fn job(
         |reason| format!("job {id} does not wait for a worker yet: {reason}"),
     );
     Err(Refusal::new(ErrorCode::NotWaiting, why))
+}
+
+type Answer = Result<Option<Explanation>, NoSuchWorker>;
+
+/// The scheduler's answer. It drops questions when too many wait.
+async fn answered(state: &EdgeState, question: Question) -> Result<Answer, Refusal> {
+    let asked = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply }));
+    asked.await.map_err(|_| {
+        Refusal::new(ErrorCode::Overloaded, "too many ask for explanations; try again shortly".to_owned())
+    })
 }
 
 /// Whose the jobs are that hold what is waited for. Those that the client may not see have no name.
@@ -97,7 +107,12 @@ pub async fn what_if(
     let fields = ["spec", "like", "more", "without"];
     let Asked { asked, .. } = body::parse_object::<WhatIf>(&request, &bytes, &fields)?;
     let options = submit::options(&request, &client);
-    let read = spec::read(&with_project(asked.spec, &client), "/spec", options).map_err(Refusal::spec)?;
+    let document = with_project(asked.spec, &client);
+    let faults = Bounds::of(&client, &state.ports).faults_of_wish(&document, "/spec");
+    if !faults.is_empty() {
+        return Err(Refusal::faults(ErrorCode::InvalidSpec, faults));
+    }
+    let read = spec::read(&document, "/spec", options).map_err(Refusal::spec)?;
     if let Some(without) = asked.without {
         state.check_seen(&client, without)?;
     }
@@ -110,7 +125,7 @@ pub async fn what_if(
     let (now, shape) = (clock::now(), Shape::of(&read.spec).into());
     let job = wish(clock::job_id(), read.spec.priority, read.spec.project.as_str().into(), shape, now);
     let question = Question::Wish { job: Box::new(job), like: asked.like, more, without: asked.without };
-    let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
+    let answer = answered(&state, question).await?;
     match answer {
         Ok(mut explanation) => {
             if let Some(explanation) = &mut explanation {
