@@ -74,7 +74,7 @@ pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
 pub use spool_tail::spool_tail;
 pub use stuck::look_at_stuck;
-pub use tree::sweep;
+pub use tree::{is_of_a_task, sweep};
 pub use whole_log::{WHOLE_LOG_FILE, write_whole_log};
 
 /// Name of the file in the task's folder that appears when a stop begins; `GPULAYER_STOP_FILE` points to it.

@@ -249,7 +249,7 @@ impl Worker {
         );
         capabilities.secrets = options.secrets.names();
         capabilities.spec_secret_refs = options.secrets.allows_spec_refs();
-        capabilities.pythons.clone_from(&options.pythons);
+        capabilities.pythons = interpreters::offered(&options);
         let outward = || host::outward_address().map(|address| address.to_string());
         capabilities.advertise_address = options.advertise_address.clone().or_else(outward);
         let binary = options.gpus.binary.clone().or_else(|| options.shim_binary.clone());

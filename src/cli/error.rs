@@ -100,6 +100,8 @@ pub enum CliError {
         detail: String,
         /// The smallest change, at what was typed.
         faults: Vec<Fault>,
+        /// Whether it is the project that may not have so much.
+        by_quota: bool,
     },
     /// Neither argv nor a spec.
     #[error("there is nothing to run: put the command after `--`, or give --shell or --spec")]

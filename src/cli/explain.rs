@@ -1,6 +1,6 @@
 //! `explain`: why a job waits, or where a spec would run, and what would help.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::json;
@@ -11,13 +11,16 @@ use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::fleet::names_of;
 use super::job_choice;
-use super::screen::{Output, print_json};
+use super::screen::{Output, print_json, say};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, tail};
 use super::spec_building;
 use crate::client::{Call, Client};
-use crate::contract::explain::{Explained, Explanation, PastExplanation, Verdict, WaitingFor};
+use crate::contract::explain::{
+    Explained, Explanation, PastExplanation, PastPlacement, Verdict, WaitingFor, WorkersAnswer,
+};
 use crate::contract::ids::WorkerId;
+use crate::contract::problem::Warning;
 use crate::contract::quantity::Seconds;
 
 /// `gpulayer explain`.
@@ -53,6 +56,10 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitSta
         print_json(&explanation)?;
         return Ok(ExitStatus::SUCCESS);
     }
+    for Warning { pointer, detail } in &explanation.warnings {
+        let at = if pointer.is_empty() { String::new() } else { format!("{pointer}: ") };
+        say(&format!("warning: {}{}", harmless(&at, false), harmless(detail, false)));
+    }
     let mut output = Output::new();
     output.text(&page(&what, &explanation))?;
     output.flush()?;
@@ -83,7 +90,9 @@ fn past_page(what: &str, past: &PastExplanation, names: &BTreeMap<WorkerId, Stri
         let _ = writeln!(page, "  {name:<11} {}", harmless(text, false));
     };
     line("queued", &moment(past.queued_at));
-    let unshown = past.placed as usize - past.placements.len().min(past.placed as usize);
+    // The tasks of a gang were placed together.
+    let shown: BTreeSet<_> = past.placements.iter().map(|placement| placement.placed_at).collect();
+    let unshown = (past.placed as usize).saturating_sub(shown.len());
     if unshown > 0 {
         line("placed", &format!("{unshown} times before"));
     }
@@ -95,9 +104,15 @@ fn past_page(what: &str, past: &PastExplanation, names: &BTreeMap<WorkerId, Stri
             format!(" ({})", placement.gpus.join(", "))
         };
         let end = placement.reason.map_or_else(String::new, |reason| format!(", {}", reason.word()));
+        let rank = placement.rank.map_or_else(String::new, |rank| format!("rank {rank} "));
+        let PastPlacement { placed_at, attempt, waited_s, .. } = placement;
+        let waited = match waited_s.millis() / 1000 {
+            0 => String::new(),
+            seconds => format!(" after {seconds} s"),
+        };
         line(
             "placed",
-            &format!("{} on {worker}{gpus}, attempt {}{end}", moment(placement.placed_at), placement.attempt),
+            &format!("{}{waited}: {rank}on {worker}{gpus}, attempt {attempt}{end}", moment(*placed_at)),
         );
     }
     if let Some(left) = &past.left_queue {
@@ -126,7 +141,11 @@ fn past_page(what: &str, past: &PastExplanation, names: &BTreeMap<WorkerId, Stri
 
 fn page(what: &str, explanation: &Explanation) -> String {
     let mut page = String::new();
+    let could_take = |answer: &WorkersAnswer| answer.verdict != Verdict::Never;
     let verdict = match explanation.verdict {
+        Verdict::Never if explanation.quota.is_some() && explanation.workers.iter().any(could_take) => {
+            "is more than its project may have, however long it waits"
+        }
         Verdict::Never => "fits on no worker there is, however long it waits",
         Verdict::NotNow => "has to wait",
         Verdict::Fits if explanation.quota.is_some() => "would find room, but has to wait",
@@ -138,6 +157,9 @@ fn page(what: &str, explanation: &Explanation) -> String {
     };
     if let Some(quota) = &explanation.quota {
         line("quota", quota);
+    }
+    if let Some(nodes) = explanation.nodes {
+        line("gang", &format!("needs {nodes} workers at once"));
     }
     if explanation.workers.is_empty() {
         line("workers", "none is connected");
@@ -153,11 +175,8 @@ fn page(what: &str, explanation: &Explanation) -> String {
     if let Some(untested) = &explanation.untested {
         line("untested", untested);
     }
-    match explanation.ahead {
-        None => {}
-        Some(0) => line("queue", "no job is served before it"),
-        Some(1) => line("queue", "1 job is served before it"),
-        Some(ahead) => line("queue", &format!("{ahead} jobs are served before it")),
+    if explanation.ahead.is_some() {
+        line("queue", &turn(explanation));
     }
     if let Some(reservation) = &explanation.reservation {
         let by = reservation
@@ -184,6 +203,32 @@ fn page(what: &str, explanation: &Explanation) -> String {
     page
 }
 
+/// `2 jobs are served before it (…a7kq2b, …x2m9q1)`.
+pub(super) fn turn(explanation: &Explanation) -> String {
+    let ahead = explanation.ahead.unwrap_or_default();
+    let said = match ahead {
+        0 => return "no job is served before it".to_owned(),
+        1 => "1 job is served before it".to_owned(),
+        ahead => format!("{ahead} jobs are served before it"),
+    };
+    let mut named: Vec<String> =
+        explanation.served_before.iter().map(|job| format!("…{}", tail(*job))).collect();
+    if named.is_empty() {
+        return said;
+    }
+    let more = ahead.saturating_sub(named.len() as u64);
+    if more > 0 {
+        named.push(format!("{more} more"));
+    }
+    format!("{said} ({})", listed(named))
+}
+
+/// `a, b and c`.
+fn listed(mut words: Vec<String>) -> String {
+    let last = words.pop().unwrap_or_default();
+    if words.is_empty() { last } else { format!("{} and {last}", words.join(", ")) }
+}
+
 /// `1 GPU: held by job …a7kq2b (alice), up to 40 min`.
 pub(super) fn held(waiting: &WaitingFor) -> String {
     let named = waiting.held_by.iter().map(|holder| match (holder.job, &holder.submitted_by) {
@@ -195,12 +240,14 @@ pub(super) fn held(waiting: &WaitingFor) -> String {
     if waiting.more > 0 {
         holders.push(format!("{} more", waiting.more));
     }
-    let last = holders.pop().unwrap_or_default();
-    let holders = if holders.is_empty() { last } else { format!("{} and {last}", holders.join(", ")) };
+    let holders = listed(holders);
     let up_to = match waiting.up_to_s {
         Some(left) => format!("up to {}", at_most(left)),
         None => "nobody knows for how long".to_owned(),
     };
+    if waiting.preempted {
+        return format!("{} (preempted: {holders}), {up_to}", waiting.what);
+    }
     format!("{}: held by {holders}, {up_to}", waiting.what)
 }
 
@@ -250,6 +297,9 @@ mod tests {
                 },
             ],
             ahead: Some(3),
+            served_before: vec!["job_01hf7yat00e2g0000000a7kq2b".parse().unwrap()],
+            nodes: None,
+            warnings: Vec::new(),
             quota: None,
             reservation: Some(ReservedPlace { workers: names(&["a1"]), free_by: None }),
             waiting_for: Some(WaitingFor {
@@ -265,6 +315,7 @@ mod tests {
                 ],
                 more: 2,
                 up_to_s: Some(Seconds::new(2401)),
+                preempted: false,
             }),
             untested: None,
             starts_by: Some(Timestamp::from_micros(1_700_000_000_000_000)),
@@ -281,7 +332,7 @@ mod tests {
           6 workers   a1, a2, a3, a4 and 2 more: needs 8 GPUs, 4 free of 8 (4 held by tasks)
           1 worker    login: needs 8 GPUs, has none
           waits for   4 GPUs: held by job …a7kq2b (alice), a job that is not yours to see and 2 more, up to 41 min (on a1)
-          queue       3 jobs are served before it
+          queue       3 jobs are served before it (…a7kq2b and 2 more)
           reserved    a1
           starts by   22:13:20, if every job before it takes all the time it may
         It would start now with any of these:

@@ -35,7 +35,8 @@ pub(super) fn count(gpus: &[Gpu]) -> String {
     }
 }
 
-fn list(pids: &[u32]) -> String {
+/// `pids 7, 8`.
+pub(super) fn list(pids: &[u32]) -> String {
     let word = if pids.len() == 1 { "pid" } else { "pids" };
     format!("{word} {}", pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
 }

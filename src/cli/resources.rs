@@ -12,7 +12,7 @@ use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::screen::{print, print_json, table};
 use super::shown::size;
-use crate::contract::gpu::{Gpu, Interpreter};
+use crate::contract::gpu::{Gpu, GpuStanding, Interpreter};
 use crate::contract::spec::MemoryKind;
 use crate::contract::worker::{Capabilities, EnforcedLimits, TreeKill};
 use crate::domain::gpus::{Whose, groups};
@@ -20,7 +20,7 @@ use crate::domain::support::{Support, support};
 use crate::frameworks::{self, Look};
 use crate::gpu::locks::Locks;
 use crate::gpu::{Devices, GpuOptions, Nvml};
-use crate::process::ShimPool;
+use crate::process::{ShimPool, is_of_a_task};
 use crate::worker::machine;
 
 const GPUS_WITHIN: Duration = Duration::from_secs(30);
@@ -214,7 +214,13 @@ fn gpus_in_words(gpus: &[Gpu]) -> String {
 fn gpu_row(gpu: &Gpu, offered: bool) -> Vec<String> {
     let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let unified = if gpu.memory_kind == MemoryKind::Unified { " unified" } else { "" };
-    let mut now = super::gpus::standing(&gpu.standing);
+    let mut now = match &gpu.standing {
+        // A daemon of this host has its own word for them.
+        GpuStanding::BusyOutside { pids } if pids.iter().all(|pid| is_of_a_task(*pid)) => {
+            format!("held by a task of this host's worker ({})", super::gpus::list(pids))
+        }
+        standing => super::gpus::standing(standing),
+    };
     if !offered {
         now.push_str(", not offered");
     }

@@ -36,7 +36,7 @@ use crate::contract::error_code::ErrorCode;
 use crate::contract::explain::Explanation;
 use crate::contract::ids::JobId;
 use crate::contract::job::{CancelRequest, Job, JobState, LEFT_OUT_HEADER, LeftOutOfSource};
-use crate::contract::problem::{Problem, Warning};
+use crate::contract::problem::{BEYOND_QUOTA, Problem, Warning};
 use crate::domain::placement;
 use crate::domain::spec::{self, ReadOptions};
 use crate::domain::verdict::left_out;
@@ -263,7 +263,8 @@ async fn submitted(
     let answer = answer.map_err(|error| match error {
         CliError::Client(ClientError::Refused(problem)) if problem.code == ErrorCode::NoWorkerFits => {
             let Problem { detail, errors, .. } = *problem;
-            CliError::NoWorkerFits { detail, faults: typed.faults(errors) }
+            let by_quota = errors.iter().any(|fault| fault.code == BEYOND_QUOTA);
+            CliError::NoWorkerFits { detail, faults: typed.faults(errors), by_quota }
         }
         CliError::Client(ClientError::Refused(mut problem)) if !problem.errors.is_empty() => {
             if faults.is_some() {
@@ -447,10 +448,9 @@ async fn waiting_for(client: &Client, id: JobId) -> Option<String> {
         return None;
     }
     let held = explain::held(explanation.waiting_for.as_ref()?);
-    Some(match explanation.ahead.unwrap_or_default() {
-        0 => held,
-        1 => format!("{held} · 1 job is served before it"),
-        ahead => format!("{held} · {ahead} jobs are served before it"),
+    Some(match explanation.ahead {
+        None | Some(0) => held,
+        Some(_) => format!("{held} · {}", explain::turn(&explanation)),
     })
 }
 

@@ -6,12 +6,13 @@ use utoipa::ToSchema;
 use super::end::EndReason;
 use super::ids::{JobId, TaskId, WorkerId};
 use super::job::JobState;
+use super::problem::Warning;
 use super::quantity::{Seconds, Timestamp};
 
 /// How a job stands to the workers there are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
-    /// The best that any worker can do for it.
+    /// The best that any worker can do for it; `never` also when its project may never have so much.
     pub verdict: Verdict,
     /// In one line, as `queue_reason` has it.
     pub summary: String,
@@ -20,6 +21,12 @@ pub struct Explanation {
     /// Jobs that are served before it; absent for a job that was not submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
+    /// The first of those, as far as whoever asks may see them; a few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub served_before: Vec<JobId>,
+    /// Workers that it needs at once; absent = one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
     /// Why its project may have no more now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<String>,
@@ -42,6 +49,9 @@ pub struct Explanation {
     pub remedy: Option<Suggestion>,
     /// The smallest changes that would let it start now, each for itself; the smallest first.
     pub suggestions: Vec<Suggestion>,
+    /// What was noticed when the spec was read; of a spec that is judged and not submitted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 /// What waiting helps.
@@ -82,7 +92,7 @@ pub struct ReservedPlace {
 pub struct WaitingFor {
     /// `1 GPU`, `2 CPUs`, `16 GiB of memory`.
     pub what: String,
-    /// The worker's name.
+    /// The worker's name; of a gang, the names of all of them.
     pub worker: String,
     /// Whose tasks have to end, those that end the soonest first; a few of them.
     pub held_by: Vec<Holder>,
@@ -92,6 +102,9 @@ pub struct WaitingFor {
     /// All of them have ended after so long; absent when nobody knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to_s: Option<Seconds>,
+    /// Whether those tasks were told to leave for this job.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preempted: bool,
 }
 
 /// A job with a task that holds what another waits for.
@@ -155,7 +168,7 @@ pub struct PastExplanation {
     pub summary: String,
     /// When it was submitted.
     pub queued_at: Timestamp,
-    /// How long it waited for its first place, or for its end.
+    /// How long it waited in all: for each of its places, and for its end if it had none then.
     pub waited_s: Seconds,
     /// The try it came to.
     pub attempts: u32,
@@ -180,11 +193,17 @@ pub struct PastPlacement {
     pub attempt: u32,
     /// Where.
     pub worker: WorkerId,
+    /// Its rank in a gang; absent for the task of a job that is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     /// With these GPUs, by uuid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
     /// When it was given.
     pub placed_at: Timestamp,
+    /// How long the job had waited for it, since it was queued (again).
+    #[serde(default)]
+    pub waited_s: Seconds,
     /// When its worker started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,

@@ -17,6 +17,9 @@ pub struct Fault {
     pub detail: String,
 }
 
+/// The code of a fault: the project may not have so much, whatever workers there are.
+pub const BEYOND_QUOTA: &str = "beyond_quota";
+
 /// Something noticed that is no fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Warning {

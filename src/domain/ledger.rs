@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::change::{Change, StopCause};
 use super::placement::Place;
@@ -58,17 +58,27 @@ impl Ledger {
 impl Ledger {
     /// Adds to what this step says of a job's new place: what it had waited for last.
     pub fn waited_for(&mut self, job_id: JobId, reason: &str) {
-        let placed = self.changes.iter_mut().rev().find_map(|change| match change {
-            Change::EventAppended(event)
-                if event.job_id == Some(job_id) && event.kind == EventType::JobScheduled =>
-            {
-                Some(event)
-            }
-            _ => None,
-        });
+        let placed = self.events_of(job_id).find(|event| event.kind == EventType::JobScheduled);
         if let Some(event) = placed {
             event.data["waited_for"] = reason.into();
         }
+    }
+
+    /// Adds to what this step says of a job that had to go: for which job that was.
+    pub fn went_for(&mut self, job_id: JobId, by: JobId) {
+        let went =
+            |event: &&mut Event| matches!(event.kind, EventType::TaskStopRequested | EventType::JobQueued);
+        for event in self.events_of(job_id).filter(went) {
+            event.data["for"] = json!(by);
+        }
+    }
+
+    /// The events of this step, the newest first.
+    fn events_of(&mut self, job_id: JobId) -> impl Iterator<Item = &mut Event> {
+        self.changes.iter_mut().rev().filter_map(move |change| match change {
+            Change::EventAppended(event) if event.job_id == Some(job_id) => Some(&mut **event),
+            _ => None,
+        })
     }
 }
 

@@ -12,7 +12,8 @@ use super::refusal::Refusal;
 use super::state::EdgeState;
 use crate::actors::messages::front_desk::{LookAhead, NewJob};
 use crate::contract::error_code::ErrorCode;
-use crate::contract::problem::{Fault, Warning};
+use crate::contract::explain::Suggestion;
+use crate::contract::problem::{BEYOND_QUOTA, Fault, Warning};
 use crate::domain::change::WorkerRecord;
 use crate::domain::placement::{Input, Never, Outlook, Placer, Policy, Shape};
 use crate::store::StoreError;
@@ -87,8 +88,11 @@ fn with_all(known: &[WorkerRecord]) -> Placer {
 pub fn warnings(outlook: &Outlook, prefix: &str) -> Vec<Warning> {
     let Outlook { never, untested } = outlook;
     let never = never.iter().map(|never| {
-        let mut detail =
-            format!("no worker could ever take it as it is, so it waits for one that can · {}", never.reason);
+        let waits_for = match never.by_quota {
+            true => "its project may not have that much, so it waits until the owner allows it",
+            false => "no worker could ever take it as it is, so it waits for one that can",
+        };
+        let mut detail = format!("{waits_for} · {}", never.reason);
         if let Some(change) = &never.change {
             detail.push_str(&format!(" · this would do: {}", change.change));
         }
@@ -103,11 +107,20 @@ pub fn warnings(outlook: &Outlook, prefix: &str) -> Vec<Warning> {
 
 /// The refusal of what no worker could ever take: each worker's reason, and the smallest change as its only fault.
 pub fn refusal(never: &Never) -> Refusal {
-    let detail = format!("no worker could ever take this job · {}", never.reason);
-    let faults = never.change.iter().map(|change| Fault {
-        pointer: change.pointer.clone(),
-        code: ErrorCode::NoWorkerFits.word().to_owned(),
-        detail: format!("this would do: {}", change.change),
+    let (detail, code) = match never.by_quota {
+        true => (format!("the project may not have that much · {}", never.reason), BEYOND_QUOTA),
+        false => {
+            (format!("no worker could ever take this job · {}", never.reason), ErrorCode::NoWorkerFits.word())
+        }
+    };
+    let detail_of = |change: &Suggestion| format!("this would do: {}", change.change);
+    let detail_of_fault = never.change.as_ref().map(detail_of);
+    // What a quota refuses is told by its fault, also when no single change would do.
+    let detail_of_fault = detail_of_fault.or_else(|| never.by_quota.then(|| never.reason.clone()));
+    let faults = detail_of_fault.into_iter().map(|detail| Fault {
+        pointer: place(never).to_owned(),
+        code: code.to_owned(),
+        detail,
     });
     Refusal::new(ErrorCode::NoWorkerFits, detail).with_faults(faults.collect())
 }

@@ -234,7 +234,7 @@ impl ShimPool {
 }
 
 /// Whether this is a shim now: a socket may have outlived its own, and another program have the number by now.
-fn is_shim(pid: u32) -> bool {
+pub(super) fn is_shim(pid: u32) -> bool {
     let said = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     said.split(|byte| *byte == 0).next() == Some(SHIM_NAME.as_bytes())
 }

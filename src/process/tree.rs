@@ -236,6 +236,11 @@ pub(super) fn whose(pid: u32, is_own_shim: impl Fn(u32) -> bool) -> Whose {
     Whose::Outsider
 }
 
+/// Whether a process is a shim, or in the tree of a task of any worker of this host.
+pub fn is_of_a_task(pid: u32) -> bool {
+    matches!(whose(pid, super::pool::is_shim), Whose::Task(_) | Whose::SomeTask)
+}
+
 fn mark_of(pid: u32) -> Option<TaskId> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mark = format!("{TASK_ID_VARIABLE}=").into_bytes();

@@ -10,18 +10,24 @@ use crate::contract::gpu::{Gpu, Interpreter};
 use crate::contract::worker::WorkerKind;
 use crate::frameworks::{self, Look};
 
-/// Begins to look; the result comes when it is there. `None` = not yet.
-pub(super) fn found(
-    options: &WorkerOptions,
-    folder: &std::path::Path,
-    gpus: Vec<Gpu>,
-) -> io::Result<watch::Receiver<Option<Vec<Interpreter>>>> {
+/// Those that it offers: the server's own host also the one of its `PATH`.
+pub(super) fn offered(options: &WorkerOptions) -> Vec<String> {
     let mut pythons = options.pythons.clone();
     if options.kind == WorkerKind::Local
         && let Some(own) = frameworks::on_path().filter(|own| !pythons.contains(own))
     {
         pythons.push(own);
     }
+    pythons
+}
+
+/// Begins to look; the result comes when it is there. `None` = not yet.
+pub(super) fn found(
+    options: &WorkerOptions,
+    folder: &std::path::Path,
+    gpus: Vec<Gpu>,
+) -> io::Result<watch::Receiver<Option<Vec<Interpreter>>>> {
+    let pythons = offered(options);
     let (tell, told) = watch::channel(None);
     if pythons.is_empty() {
         return Ok(told);

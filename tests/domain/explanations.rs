@@ -138,16 +138,85 @@ fn a_quota_is_the_first_reason_and_more_workers_can_be_supposed() {
     assert_eq!(pass(&mut placer).len(), 1);
     let next = wish(JobId::from_u128(2), 0, "vision".into(), one.clone(), NOW);
     let explanation = placer.explain_wish(&next, NOW);
-    assert_eq!(explanation.quota.as_deref(), Some("project vision has all the GPUs that it may (1)"));
-    assert!(explanation.summary.starts_with("project vision has all the GPUs"), "{}", explanation.summary);
+    assert_eq!(explanation.quota.as_deref(), Some("project vision may have 1 GPU, holds 1, needs 1"));
+    assert!(
+        explanation.summary.starts_with("project vision may have 1 GPU, holds"),
+        "{}",
+        explanation.summary
+    );
     let other = wish(JobId::from_u128(2), 0, "speech".into(), one, NOW);
     assert_eq!(placer.explain_wish(&other, NOW).verdict, Verdict::NotNow);
+    // As if the job that runs were gone.
+    let without = placer.supposing(None, 1, Some(JobId::from_u128(1))).unwrap();
+    for asked in [&next, &other] {
+        let explained = without.explain_wish(asked, NOW);
+        assert_eq!((explained.verdict, explained.quota), (Verdict::Fits, None));
+    }
     let more = placer.supposing(Some("w1"), 2, None).unwrap().explain_wish(&other, NOW);
     assert_eq!(more.verdict, Verdict::Fits);
     assert!(placer.supposing(Some("w9"), 1, None).is_none());
     assert!(
         more.workers.iter().any(|answer| answer.workers == ["w1+2", "w1+1"] || answer.workers.len() == 2)
     );
+}
+
+#[test]
+fn a_gang_that_is_supposed_gone_gives_back_all_its_places() {
+    let mut placer = Placer::new(Policy::default());
+    (1..3).for_each(|number| up(&mut placer, number, 1, machine(4000, 8)));
+    let whole = Arc::new(Shape { nodes: Some(2), ..(*shape(4000, None)).clone() });
+    tell(&mut placer, Input::Queued(job(1, 0, 1, &whole)));
+    assert_eq!(pass(&mut placer).len(), 1);
+    let next = wish(JobId::from_u128(2), 0, "p".into(), whole, NOW);
+    let waits = placer.explain_wish(&next, NOW);
+    assert_eq!((waits.verdict, waits.nodes), (Verdict::NotNow, Some(2)));
+    let waiting_for = waits.waiting_for.unwrap();
+    assert_eq!((waiting_for.what.as_str(), waiting_for.worker.as_str()), ("room on 2 workers", "w1, w2"));
+    assert_eq!(waiting_for.held_by.len(), 1, "one job, whatever number of workers it is on");
+    let without = placer.supposing(None, 1, Some(JobId::from_u128(1))).unwrap();
+    assert_eq!(without.explain_wish(&next, NOW).verdict, Verdict::Fits);
+}
+
+#[test]
+fn the_first_jobs_that_are_served_before_are_named() {
+    let mut placer = Placer::new(Policy { reservations: 0, ..Policy::default() });
+    up(&mut placer, 1, 1, machine(4000, 8));
+    for (number, cores, priority) in [(1, 4, 9), (2, 4, 0), (3, 3, 5), (4, 4, 0), (5, 2, 0), (6, 4, 0)] {
+        let shape = shape(cores * 1000, None);
+        tell(&mut placer, Input::Queued(job(number, priority, i64::try_from(number).unwrap(), &shape)));
+    }
+    assert_eq!(pass(&mut placer).len(), 1);
+    let last = placer.explain_job(JobId::from_u128(6), NOW).unwrap();
+    assert_eq!((last.ahead, last.served_before), (Some(4), [3, 2, 4].map(JobId::from_u128).to_vec()));
+    let first = placer.explain_job(JobId::from_u128(3), NOW).unwrap();
+    assert_eq!((first.ahead, first.served_before), (Some(0), Vec::new()));
+}
+
+#[test]
+fn all_that_a_worker_lacks_for_good_is_said() {
+    let mut placer = Placer::new(Policy::default());
+    up(&mut placer, 1, 1, with_gpus((0..8).map(|index| gpu(index, "NVIDIA L4", 24)).collect(), &[]));
+    let ask = |change: fn(&mut Shape)| {
+        let resources =
+            Resources { gpus: Some(Box::new(request(GpuCount::Count(9)))), ..Resources::default() };
+        let mut shape = Shape { resources, ..Shape::default() };
+        shape.resources.cpus = Cpus::from_millis(65_000);
+        shape.resources.memory_bytes = Some(600 * GIB);
+        change(&mut shape);
+        let job = wish(JobId::from_u128(1), 0, "p".into(), Arc::new(shape), NOW);
+        placer.explain_wish(&job, NOW).workers[0].reason.clone()
+    };
+    assert_eq!(
+        ask(|_| ()),
+        "needs 9 GPUs, has 8 in all; needs 65 CPUs, has 64 in all; needs 600 GiB of memory, has 512 GiB in all"
+    );
+    // Three are enough, and one that was not meant has only that to say.
+    let with_label = ask(|shape| drop(shape.resources.labels.insert("zone".into(), "a".into())));
+    assert_eq!(
+        with_label,
+        "needs label zone=a, has no zone; needs 9 GPUs, has 8 in all; needs 65 CPUs, has 64 in all"
+    );
+    assert_eq!(ask(|shape| shape.target = Target::Local), "is not the server's own host");
 }
 
 /// Cores, GiB, the memory of each GPU and whether it can be used, and whether there is a label.

@@ -90,6 +90,9 @@ fn two_and_two_and_four_fill_a_machine_along_its_links() {
     let mut alone = placer(vec![eight(pairs)]);
     let sets = given(&mut alone, &[gpus(1), gpus(1), gpus(2)]);
     assert_eq!(sets, [Some(vec![0]), Some(vec![1]), Some(vec![2, 3])]);
+    // No island is large enough: the first ones all the same.
+    assert_eq!(given(&mut placer(vec![eight(pairs)]), &[gpus(3)]), [Some(vec![0, 1, 2])]);
+    assert_eq!(given(&mut placer(vec![eight(pairs)]), &[gpus(4)]), [Some(vec![0, 1, 2, 3])]);
     // The smaller island that is large enough, so that the larger stays whole.
     let mut uneven = placer(vec![eight(&[&[0, 1, 2, 3, 4], &[5, 6, 7]])]);
     assert_eq!(given(&mut uneven, &[gpus(3), gpus(5)]), [Some(vec![5, 6, 7]), Some(vec![0, 1, 2, 3, 4])]);

@@ -9,6 +9,7 @@ mod job_states;
 mod machine;
 mod memory_growth;
 mod outlooks;
+mod past;
 mod placement;
 mod properties;
 mod replaying;

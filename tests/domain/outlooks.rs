@@ -8,7 +8,9 @@ use gpulayer::contract::gpu::{GpuStanding, GpuVendor, Interpreter};
 use gpulayer::contract::ids::JobId;
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::{GpuCount, GpuRequest, Resources};
-use gpulayer::domain::placement::{Holding, Input, Outlook, Placer, Policy, ProjectPolicy, Shape, wish};
+use gpulayer::domain::placement::{
+    Holding, Input, Outlook, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish,
+};
 
 use crate::gpus::{gpu, request, with_gpus};
 use crate::placement::{GIB, UNBOUNDED, job, machine, place_of, shape, tell, up, worker};
@@ -88,8 +90,19 @@ fn what_may_change_is_not_impossible() {
     let mut torch = (*shape(1000, None)).clone();
     torch.resources.frameworks.insert("torch".into(), ">=2.3".into());
     let torch = Arc::new(torch);
-    assert_eq!(placer.outlook("p", &torch).never, None);
+    let reason = |placer: &Placer| placer.outlook("p", &torch).never.unwrap().reason;
+    assert_eq!(
+        reason(&placer),
+        "1 worker: needs torch>=2.3, offers no interpreter (`join --python PATH` there offers one)"
+    );
     let mut looked = machine(4000, 8);
+    looked.pythons = vec!["/bin/python3".into()];
+    up(&mut placer, 1, 1, looked.clone());
+    assert_eq!(placer.outlook("p", &torch).never, None);
+    let asked = wish(JobId::from_u128(9), 0, "p".into(), torch.clone(), NOW);
+    let explained = placer.explain_wish(&asked, NOW);
+    assert_eq!(explained.verdict, Verdict::NotNow);
+    assert_eq!(explained.workers[0].reason, "needs torch>=2.3, its interpreters are being looked at");
     looked.interpreters = vec![Interpreter {
         path: "/bin/python3".into(),
         version: None,
@@ -97,7 +110,10 @@ fn what_may_change_is_not_impossible() {
         fault: None,
     }];
     up(&mut placer, 1, 1, looked);
-    assert!(placer.outlook("p", &torch).never.is_some());
+    assert_eq!(
+        reason(&placer),
+        "1 worker: needs torch>=2.3, no interpreter it offers has torch (`join --python PATH` there offers another)"
+    );
     // One of which only the tasks are known since a restart may be anything.
     tell(
         &mut placer,
@@ -124,9 +140,26 @@ fn more_than_all_that_a_project_may_have_is_impossible() {
     up(&mut placer, 1, 1, with_gpus((0..4).map(|index| gpu(index, "NVIDIA L4", 24)).collect(), &[]));
     let asked = wanting(|gpus| gpus.count = GpuCount::Count(3));
     assert_eq!(placer.outlook("large", &asked).never, None);
-    let reason = |shape| placer.outlook("small", shape).never.unwrap().reason;
-    assert_eq!(reason(&asked), "project small may have 2 GPUs at most");
-    assert_eq!(reason(&shape(9000, None)), "project small may have 8 CPUs at most");
+    let told = |shape| {
+        let never = placer.outlook("small", shape).never.unwrap();
+        assert!(never.by_quota);
+        (never.reason, never.change.map(|change| change.change))
+    };
+    let change = Some("2 GPUs instead of 3".to_owned());
+    assert_eq!(told(&asked), ("project small may have 2 GPUs at most, needs 3".to_owned(), change.clone()));
+    assert_eq!(told(&shape(9000, None)).0, "project small may have 8 CPUs at most, needs 9");
+    let explained = placer.explain_wish(&wish(JobId::from_u128(1), 0, "small".into(), asked, NOW), NOW);
+    assert_eq!(explained.verdict, Verdict::Never);
+    assert_eq!(explained.quota.unwrap(), "project small may have 2 GPUs at most, needs 3");
+    assert_eq!(explained.remedy.map(|change| change.change), change);
+    // What it holds is told apart from what it may have.
+    tell(&mut placer, Input::Queued(QueuedJob { project: "small".into(), ..job(1, 0, 1, &wanting(|_| ())) }));
+    placer.apply(Input::Pass { now: NOW, budget_checks: UNBOUNDED }).unwrap();
+    let two =
+        wish(JobId::from_u128(2), 0, "small".into(), wanting(|gpus| gpus.count = GpuCount::Count(2)), NOW);
+    let explained = placer.explain_wish(&two, NOW);
+    assert_eq!(explained.quota.unwrap(), "project small may have 2 GPUs, holds 1, needs 2");
+    assert_eq!(explained.suggestions[0].change, "1 GPU instead of 2");
 }
 
 #[test]
@@ -193,4 +226,44 @@ fn a_waiting_job_is_told_what_it_waits_for_and_who_has_it() {
         .waiting_for
         .unwrap();
     assert_eq!((cpus.what.as_str(), cpus.held_by.len()), ("2 CPUs", 2), "two of the three give enough back");
+}
+
+#[test]
+fn while_tasks_leave_for_a_job_it_is_those_that_it_waits_for() {
+    let spare = ProjectPolicy { preemptible: true, ..ProjectPolicy::default() };
+    let mut placer =
+        Placer::new(Policy { projects: [("spare".to_owned(), spare)].into(), ..Policy::default() });
+    up(&mut placer, 1, 1, with_gpus((0..8).map(|index| gpu(index, "NVIDIA L4", 24)).collect(), &[]));
+    let held = |number: u128, project: &str, gpus: u32, seconds: u64| {
+        let mut asked = (*wanting(|asked| asked.count = GpuCount::Count(gpus))).clone();
+        asked.bound_s = Some(Seconds::new(seconds));
+        let job = job(number, 0, i64::try_from(number).unwrap(), &Arc::new(asked));
+        Input::Queued(QueuedJob { project: project.into(), ..job })
+    };
+    // The one that ends the soonest is not one that leaves.
+    for input in [held(1, "vision", 4, 60), held(2, "spare", 2, 1200), held(3, "spare", 2, 1200)] {
+        tell(&mut placer, input);
+    }
+    let pass =
+        |placer: &mut Placer| placer.apply(Input::Pass { now: NOW, budget_checks: UNBOUNDED }).unwrap();
+    assert_eq!(pass(&mut placer).placements.len(), 3);
+    let four = wanting(|asked| asked.count = GpuCount::Count(4));
+    tell(&mut placer, Input::Queued(QueuedJob { project: "vision".into(), ..job(4, 5, 4, &four) }));
+    assert_eq!(pass(&mut placer).preemptions.len(), 2);
+    // They are stopped, with their grace.
+    for number in [2, 3] {
+        let ends_by = NOW.plus(Seconds::new(20));
+        tell(&mut placer, Input::Bounded { worker_id: worker(1), place: place_of(number), ends_by });
+    }
+    let explained = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
+    let waiting_for = explained.waiting_for.unwrap();
+    assert_eq!((waiting_for.what.as_str(), waiting_for.preempted), ("2 tasks to leave", true));
+    let holders: Vec<_> = waiting_for.held_by.iter().filter_map(|holder| holder.job).collect();
+    assert_eq!(holders, [2, 3].map(JobId::from_u128));
+    assert_eq!(waiting_for.up_to_s, Some(Seconds::new(20)));
+    assert_eq!(explained.starts_by, Some(NOW.plus(Seconds::new(20))));
+    // Then it is what is left of them.
+    tell(&mut placer, Input::Freed { worker_id: worker(1), place: place_of(2) });
+    let waiting_for = placer.explain_job(JobId::from_u128(4), NOW).unwrap().waiting_for.unwrap();
+    assert_eq!(waiting_for.what, "1 task to leave");
 }

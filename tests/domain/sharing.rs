@@ -34,7 +34,7 @@ fn a_quota_is_never_exceeded_and_holds_up_nobody_else() {
     assert!(!world.waits(other) && world.waits(capped[2]));
     let shape = world.placer.queue().shape(JobId::from_u128(capped[2])).unwrap().clone();
     let lack = world.placer.quota_lack("vision", &shape).unwrap();
-    assert_eq!(lack.to_string(), "project vision has all the CPUs that it may (2)");
+    assert_eq!(lack.to_string(), "project vision may have 2 CPUs, holds 2, needs 1");
     world.go_on();
     assert!(!world.waits(capped[3]));
 }

@@ -18,6 +18,7 @@ fn an_impossible_job_is_refused_to_whom_prefers_it_and_warned_about_else() {
                 value: json!(8),
             }),
             judged: 1,
+            by_quota: false,
         }),
         untested: None,
     });

@@ -189,10 +189,11 @@ impl Handler<PlacementProposed> for JobSupervisor {
                 Err(refused) => self.tells.refused.do_send(refused),
             }
         }
-        for Preemption { place, .. } in proposed.preemptions {
+        for Preemption { place, by } in proposed.preemptions {
             if let Some(job) = self.jobs.get_mut(&place.job_id)
                 && job.preempt(&mut ledger, place.epoch)
             {
+                ledger.went_for(place.job_id, by);
                 touched.push(place.job_id);
             }
         }

@@ -32,6 +32,9 @@ impl CliError {
                 "the proxy is from HTTPS_PROXY, HTTP_PROXY or ALL_PROXY; NO_PROXY names servers that are reached without it"
                     .to_owned(),
             ),
+            CliError::NoWorkerFits { by_quota: true, .. } => Some(
+                "whoever runs the server decides what a project may have (its table [projects.NAME] of config.toml)".to_owned(),
+            ),
             CliError::NoWorkerFits { .. } => Some(
                 "`gpulayer submit` in place of `run` queues it until a worker comes that can; `gpulayer worker list` shows those there are"
                     .to_owned(),

@@ -118,7 +118,14 @@ impl LiveJob {
                 self.withdraw(ledger);
                 true
             }
-            JobState::Running => self.ask_to_stop(ledger, StopCause::Preempt, false, None),
+            JobState::Running => {
+                let asked = self.ask_to_stop(ledger, StopCause::Preempt, false, None);
+                for placed in self.placed().filter(|_| asked) {
+                    let ends_by = ledger.now.plus(placed.spec.grace_s);
+                    ledger.tell(Notice::Bounded(placed.worker, self.place_key(), ends_by));
+                }
+                asked
+            }
             _ => false,
         }
     }

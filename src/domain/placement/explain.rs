@@ -10,6 +10,9 @@ pub use crate::contract::explain::Verdict;
 use crate::contract::explain::WorkersAnswer;
 use crate::domain::spec::nearest;
 
+/// What one worker lacks for good that is said at most.
+const LACKS: usize = 3;
+
 fn in_one_line(answer: &WorkersAnswer) -> String {
     match answer.workers.len() {
         1 => format!("1 worker: {}", answer.reason),
@@ -25,25 +28,27 @@ pub fn explain(
     kept: impl Fn(&PoolWorker) -> Option<String>,
 ) -> Vec<WorkersAnswer> {
     let wants = Wants::of(shape, pool);
-    let mut groups: BTreeMap<(Option<Lack<'_>>, Option<String>), Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Vec<Lack<'_>>, Option<String>), Vec<String>> = BTreeMap::new();
     for worker in pool.workers() {
-        let lack = wants.lack_in_words(worker, pool);
-        let kept = if lack.is_none() { kept(worker) } else { None };
-        groups.entry((lack, kept)).or_default().push(shown(worker));
+        let lacks = wants.lacks_in_words(worker, pool);
+        let kept = if lacks.is_empty() { kept(worker) } else { None };
+        groups.entry((lacks, kept)).or_default().push(shown(worker));
     }
+    let said = |lack: &Lack<'_>| match near_miss(lack, pool) {
+        Some(near) => format!("{lack} (nearest: {near})"),
+        None => lack.to_string(),
+    };
     let mut reasons: Vec<WorkersAnswer> = groups
         .into_iter()
-        .map(|((lack, kept), workers)| WorkersAnswer {
+        .map(|((lacks, kept), workers)| WorkersAnswer {
             verdict: match kept {
                 Some(_) => Verdict::NotNow,
-                None => verdict_of(lack.as_ref()),
+                None => verdict_of(&lacks),
             },
-            reason: match lack {
-                None => kept.map_or_else(|| "has room".to_owned(), |kept| format!("has room, {kept}")),
-                Some(lack) => match near_miss(&lack, pool) {
-                    Some(near) => format!("{lack} (nearest: {near})"),
-                    None => lack.to_string(),
-                },
+            reason: match kept {
+                _ if !lacks.is_empty() => lacks.iter().take(LACKS).map(said).collect::<Vec<_>>().join("; "),
+                Some(kept) => format!("has room, {kept}"),
+                None => "has room".to_owned(),
             },
             workers,
         })
@@ -89,7 +94,8 @@ pub(super) fn line_of(answers: &[WorkersAnswer], nodes: usize) -> String {
 
 /// Whether a [`queue_reason`] says that waiting does not help: no worker of the pool is like that.
 pub fn never_fits(reason: &str) -> bool {
-    const MAY_CHANGE: [&str; 4] = ["has room", "takes no tasks now", "(unhealthy)", " free of "];
+    const MAY_CHANGE: [&str; 5] =
+        ["has room", "takes no tasks now", "(unhealthy)", " free of ", "are being looked at"];
     reason.split(" · ").all(|line| {
         let lack = line.split_once(": ").map(|(_, lack)| lack);
         lack.is_some_and(|lack| lack != "draining" && !MAY_CHANGE.iter().any(|words| lack.contains(words)))
@@ -118,10 +124,10 @@ pub(super) fn verdict_among(answers: &[WorkersAnswer], nodes: usize) -> Verdict 
     }
 }
 
-fn verdict_of(lack: Option<&Lack<'_>>) -> Verdict {
-    match lack {
-        None => Verdict::Fits,
-        Some(lack) if lack.forever() => Verdict::Never,
-        Some(_) => Verdict::NotNow,
+fn verdict_of(lacks: &[Lack<'_>]) -> Verdict {
+    match lacks {
+        [] => Verdict::Fits,
+        lacks if lacks.iter().any(Lack::forever) => Verdict::Never,
+        _ => Verdict::NotNow,
     }
 }

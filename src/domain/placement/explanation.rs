@@ -1,5 +1,7 @@
 //! The whole explanation of one job: what every worker says, whose turn it is, what is reserved, and what would help.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::candidates::Candidates;
@@ -16,6 +18,8 @@ use crate::contract::quantity::Timestamp;
 
 /// Suggestions that are said at most.
 const SUGGESTIONS: usize = 5;
+/// Jobs that are served before another which are named.
+const AHEAD_NAMED: usize = 3;
 /// Longer queues are not played forward, nor are changes tried out in them: both take a copy.
 const PLAYED_JOBS: usize = 20_000;
 /// Ends of tasks that are played forward at most, and what that may cost in checks.
@@ -26,8 +30,8 @@ impl Placer {
     /// Why a waiting job waits; `None` when it does not.
     pub fn explain_job(&self, job_id: JobId, now: Timestamp) -> Option<Explanation> {
         let job = self.queue.job(job_id)?;
-        let ahead = self.ahead_of(&job);
-        Some(Explanation { ahead: Some(ahead), ..self.explain_wish(&job, now) })
+        let (ahead, served_before) = self.ahead_of(&job);
+        Some(Explanation { ahead: Some(ahead), served_before, ..self.explain_wish(&job, now) })
     }
 
     /// In one line, as `queue_reason`.
@@ -40,25 +44,38 @@ impl Placer {
     pub fn explain_wish(&self, job: &QueuedJob, now: Timestamp) -> Explanation {
         let workers = self.answers(job);
         let suggestions = if self.would_start(job, now) { Vec::new() } else { self.suggestions(job, now) };
-        let verdict = verdict_among(&workers, job.shape.nodes());
+        let beyond_quota = self.beyond_quota(&job.project, &job.shape).is_some();
+        let verdict = match verdict_among(&workers, job.shape.nodes()) {
+            _ if beyond_quota => Verdict::Never,
+            verdict => verdict,
+        };
         let reservation = self.reserved_for(job.job_id);
         Explanation {
             verdict,
             summary: self.summary(job, &workers),
             quota: self.quota_lack(&job.project, &job.shape).map(|lack| lack.to_string()),
             reservation,
-            waiting_for: waiting_for(job, &self.pool, now),
+            waiting_for: waiting_for(job, self, now),
+            nodes: job.shape.nodes.filter(|nodes| *nodes > 1),
+            served_before: Vec::new(),
+            warnings: Vec::new(),
             untested: outlook::untested(&Wants::of(&job.shape, &self.pool), &self.pool),
             starts_by: if verdict == Verdict::Never { None } else { self.starts_by(job, now) },
             ahead: None,
             remedy: match verdict {
-                Verdict::Never => suggest::changes(&job.shape, &self.pool, Room::Ever).into_iter().next(),
+                Verdict::Never => self.remedy(&job.project, &job.shape),
                 Verdict::NotNow | Verdict::Fits => None,
-            }
-            .map(|change| change.said),
+            },
             workers,
             suggestions,
         }
+    }
+
+    /// The smallest change after which some worker could take it some day.
+    pub(super) fn remedy(&self, project: &str, shape: &Arc<Shape>) -> Option<Suggestion> {
+        let within_quota = |shape: &Shape| self.beyond_quota(project, shape).is_none();
+        let changes = suggest::changes(shape, &self.pool, Room::Ever, within_quota);
+        changes.into_iter().next().map(|change| change.said)
     }
 
     pub(super) fn summary(&self, job: &QueuedJob, answers: &[WorkersAnswer]) -> String {
@@ -104,21 +121,24 @@ impl Placer {
         self.pool.worker(worker_id).map_or_else(|| worker_id.to_string(), shown)
     }
 
-    /// Jobs that are served before this one.
-    fn ahead_of(&self, job: &QueuedJob) -> u64 {
+    /// How many jobs are served before this one, and the first of them.
+    fn ahead_of(&self, job: &QueuedJob) -> (u64, Vec<JobId>) {
         let load = |project: &str| self.shares.load(project, self.policy.share(project));
-        let own = load(&job.project);
-        self.queue
-            .lines()
-            .map(|(project, turns)| {
-                let theirs = load(project);
-                let before = turns.filter(|(priority, submitted_at, job_id)| {
-                    let first = (std::cmp::Reverse(*priority), theirs, *submitted_at, *job_id);
-                    first < (std::cmp::Reverse(job.priority), own, job.submitted_at, job.job_id)
-                });
-                before.count() as u64
-            })
-            .sum()
+        let own = (Reverse(job.priority), load(&job.project), job.submitted_at, job.job_id);
+        let (mut ahead, mut first) = (0, BTreeSet::new());
+        for (project, turns) in self.queue.lines() {
+            let theirs = load(project);
+            let turns = turns
+                .map(|(priority, submitted_at, job_id)| (Reverse(priority), theirs, submitted_at, job_id));
+            // The turns of a lane are in this order already.
+            for (index, turn) in turns.take_while(|turn| *turn < own).enumerate() {
+                ahead += 1;
+                if index < AHEAD_NAMED {
+                    first.insert(turn);
+                }
+            }
+        }
+        (ahead, first.into_iter().take(AHEAD_NAMED).map(|(_, _, _, job_id)| job_id).collect())
     }
 
     /// Whether a pass now would place it.
@@ -156,7 +176,8 @@ impl Placer {
         let helps = |change: &Change| {
             self.would_start(&QueuedJob { shape: change.shape.clone(), ..job.clone() }, now)
         };
-        let changes = suggest::changes(&job.shape, &self.pool, Room::Now);
+        let within_quota = |shape: &Shape| self.quota_lack(&job.project, shape).is_none();
+        let changes = suggest::changes(&job.shape, &self.pool, Room::Now, within_quota);
         changes.into_iter().filter(helps).take(SUGGESTIONS).map(|change| change.said).collect()
     }
 
@@ -183,7 +204,7 @@ impl Placer {
         None
     }
 
-    /// A copy as if there were so many more idle workers like this one (name or id), and as if that job did not wait;
+    /// A copy as if there were so many more idle workers like this one (name or id), and as if that job neither waited nor ran;
     /// `None` when there is no such worker.
     pub fn supposing(&self, like: Option<&str>, more: u32, without: Option<JobId>) -> Option<Self> {
         let mut placer = self.clone();
@@ -193,8 +214,7 @@ impl Placer {
             placer.pool.multiply(id, more);
         }
         if let Some(job_id) = without {
-            placer.queue.remove(job_id);
-            placer.drop_reservation(job_id);
+            placer.forget(job_id);
         }
         Some(placer)
     }

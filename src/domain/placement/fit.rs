@@ -1,6 +1,7 @@
 //! Whether a shape fits on one worker, and what it lacks there.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::gpus::{self, PoolGpu, Unsuited};
@@ -64,6 +65,8 @@ pub enum Lack<'a> {
         backend: &'a str,
         /// The version that is there.
         has: Option<&'a str>,
+        /// What it has to look at.
+        offers: Offers,
     },
     /// It has too few GPUs that suit, whatever they do now.
     Gpus {
@@ -130,12 +133,24 @@ pub enum Lack<'a> {
     },
 }
 
+/// The interpreters of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Offers {
+    /// It offers none.
+    None,
+    /// It has not said yet what they can import.
+    Unknown,
+    /// It has said so.
+    Known,
+}
+
 impl Lack<'_> {
     /// Whether no waiting helps on this worker.
     pub const fn forever(&self) -> bool {
         !matches!(
             self,
             Lack::Away
+                | Lack::Framework { offers: Offers::Unknown, .. }
                 | Lack::Draining
                 | Lack::Unhealthy { .. }
                 | Lack::CpusTaken { .. }
@@ -236,22 +251,61 @@ impl Wants {
     }
 
     /// The same, with what the GPUs lack that do not suit.
-    pub(super) fn lack_in_words<'a>(&'a self, worker: &'a PoolWorker, pool: &'a Pool) -> Option<Lack<'a>> {
-        let lack = self.lack(worker)?;
-        let Lack::Gpus { request, has, suitable, .. } = lack else { return Some(lack) };
+    fn in_words<'a>(&'a self, lack: Lack<'a>, worker: &'a PoolWorker, pool: &'a Pool) -> Lack<'a> {
+        let Lack::Gpus { request, has, suitable, .. } = lack else { return lack };
         let unsuited = |gpu: &PoolGpu| gpus::unsuited(request, pool.kinds().get(gpu.kind)?);
         let near = worker.gpus().iter().filter_map(unsuited).max();
-        Some(Lack::Gpus { request, has, suitable, near })
+        Lack::Gpus { request, has, suitable, near }
     }
 
-    /// What no waiting helps with.
+    /// What no waiting helps with: the first of it.
     pub(super) fn lasting_lack<'a>(&'a self, worker: &'a PoolWorker) -> Option<Lack<'a>> {
+        match self.each_lasting_lack(worker, ControlFlow::Break) {
+            ControlFlow::Break(lack) => Some(lack),
+            ControlFlow::Continue(()) => None,
+        }
+    }
+
+    /// All that is missing on `worker` for good, or else what is missing now; none = it fits. With what the
+    /// GPUs lack that do not suit.
+    pub(super) fn lacks_in_words<'a>(&'a self, worker: &'a PoolWorker, pool: &'a Pool) -> Vec<Lack<'a>> {
+        let mut lacks = Vec::new();
+        if worker.introduced() {
+            let _ = self.each_lasting_lack(worker, |lack| {
+                lacks.push(self.in_words(lack, worker, pool));
+                // What is not asked at all has nothing to say.
+                match lack {
+                    Lack::Worker { .. } | Lack::Target { .. } => ControlFlow::Break(()),
+                    _ => ControlFlow::Continue(()),
+                }
+            });
+        }
+        if lacks.is_empty() {
+            lacks.extend(self.lack(worker).map(|lack| self.in_words(lack, worker, pool)));
+        }
+        lacks
+    }
+
+    /// Whether anything is missing there that will be missing for good.
+    pub(super) fn lacks_for_good(&self, worker: &PoolWorker) -> bool {
+        let found = |lack: Lack<'_>| match lack.forever() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        self.each_lasting_lack(worker, found).is_break()
+    }
+
+    fn each_lasting_lack<'a, B>(
+        &'a self,
+        worker: &'a PoolWorker,
+        mut found: impl FnMut(Lack<'a>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         let (shape, wants) = (&self.shape, &self.shape.resources);
         if let Some(wanted) = wants.worker.as_deref()
             && wanted != worker.name
             && wanted.parse() != Ok(worker.id)
         {
-            return Some(Lack::Worker { wanted });
+            found(Lack::Worker { wanted })?;
         }
         let on_target = match shape.target {
             Target::Any => true,
@@ -260,44 +314,49 @@ impl Wants {
             Target::Cloud => false,
         };
         if !on_target {
-            return Some(Lack::Target { wanted: shape.target });
+            found(Lack::Target { wanted: shape.target })?;
         }
         if let Some(wanted) = wants.os.as_deref().filter(|wanted| *wanted != worker.os) {
-            return Some(Lack::Os { wanted, has: &worker.os });
+            found(Lack::Os { wanted, has: &worker.os })?;
         }
         if let Some(wanted) = wants.arch.as_deref().filter(|wanted| *wanted != worker.arch) {
-            return Some(Lack::Arch { wanted, has: &worker.arch });
+            found(Lack::Arch { wanted, has: &worker.arch })?;
         }
         for (key, wanted) in &wants.labels {
             let has = worker.labels.get(key).map(String::as_str);
             if has != Some(wanted) {
-                return Some(Lack::Label { key, wanted, has });
+                found(Lack::Label { key, wanted, has })?;
             }
         }
         if let Some(wanted) = shape.secrets.iter().find(|wanted| !worker.secrets.contains(*wanted)) {
-            return Some(Lack::Secret { wanted });
+            found(Lack::Secret { wanted })?;
         }
         if shape.spec_secret_refs && !worker.spec_secret_refs {
-            return Some(Lack::SpecSecretRefs);
+            found(Lack::SpecSecretRefs)?;
         }
         if let Some(missing) = frameworks::missing(&wants.frameworks, &shape.backends, &worker.interpreters) {
             let frameworks::Missing { name, wanted, backend, has } = missing;
-            return Some(Lack::Framework { name, wanted, backend, has });
+            let offers = match worker.interpreters.as_slice() {
+                [] if worker.probing => Offers::Unknown,
+                [] => Offers::None,
+                _ => Offers::Known,
+            };
+            found(Lack::Framework { name, wanted, backend, has, offers })?;
         }
         if let Some(request) = request_of(shape) {
             let suitable = self.suitable(worker).count();
             if suitable < self.gpu_count(worker) {
-                return Some(Lack::Gpus { request, has: worker.gpus().len(), suitable, near: None });
+                found(Lack::Gpus { request, has: worker.gpus().len(), suitable, near: None })?;
             }
         }
         let (needs, total) = (self.amount, worker.total);
         if needs.cpu_millis > total.cpu_millis {
-            Some(Lack::Cpus { needs_millis: needs.cpu_millis, total_millis: total.cpu_millis })
-        } else if needs.memory_bytes > total.memory_bytes {
-            Some(Lack::Memory { needs_bytes: needs.memory_bytes, total_bytes: total.memory_bytes })
-        } else {
-            None
+            found(Lack::Cpus { needs_millis: needs.cpu_millis, total_millis: total.cpu_millis })?;
         }
+        if needs.memory_bytes > total.memory_bytes {
+            found(Lack::Memory { needs_bytes: needs.memory_bytes, total_bytes: total.memory_bytes })?;
+        }
+        ControlFlow::Continue(())
     }
 
     fn passing_lack<'a>(&'a self, worker: &'a PoolWorker) -> Option<Lack<'a>> {
@@ -352,7 +411,7 @@ impl fmt::Display for Lack<'_> {
             Lack::SpecSecretRefs => {
                 f.write_str("takes secrets by `name:` alone, from the [secrets] table of its config.toml, unless allow_spec_secret_refs = true stands there")
             }
-            Lack::Framework { name, wanted, backend, has } => {
+            Lack::Framework { name, wanted, backend, has, offers } => {
                 write!(f, "needs {name}{wanted}")?;
                 if !backend.is_empty() {
                     write!(f, " on {backend}")?;
@@ -360,7 +419,16 @@ impl fmt::Display for Lack<'_> {
                 match has {
                     Some(has) if backend.is_empty() => write!(f, ", has {has}"),
                     Some(has) => write!(f, ", has {has} without it or out of range"),
-                    None => write!(f, ", no interpreter it offers has {name}"),
+                    None => match offers {
+                        Offers::Known => write!(
+                            f,
+                            ", no interpreter it offers has {name} (`join --python PATH` there offers another)"
+                        ),
+                        Offers::Unknown => f.write_str(", its interpreters are being looked at"),
+                        Offers::None => {
+                            f.write_str(", offers no interpreter (`join --python PATH` there offers one)")
+                        }
+                    },
                 }
             }
             Lack::Gpus { request, has: 0, .. } => write!(f, "needs {}, has none", Gpus(request)),

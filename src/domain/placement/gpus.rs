@@ -265,7 +265,9 @@ fn from_groups<'a, K: Ord>(
     while chosen.len() < count {
         let left = count - chosen.len();
         let fitting = groups.iter().position(|group| group.len() >= left);
-        let Some(index) = fitting.or_else(|| groups.len().checked_sub(1)) else { break };
+        let largest = groups.last().map_or(0, Vec::len);
+        let first_of_the_largest = || groups.iter().position(|group| group.len() == largest);
+        let Some(index) = fitting.or_else(first_of_the_largest) else { break };
         let group = groups.remove(index);
         chosen.extend(within(&group, left.min(group.len())));
     }

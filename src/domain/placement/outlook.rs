@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use super::explain::{explain, line_of};
-use super::fit::{Wants, plain};
-use super::suggest::{self, Room};
-use super::{Lack, Placer, Pool, PoolWorker, Shape};
+use super::fit::Wants;
+use super::{Placer, Pool, PoolWorker, Shape};
 use crate::contract::explain::Suggestion;
 use crate::domain::support::{self, Shortfall};
 
@@ -28,16 +27,17 @@ pub struct Never {
     pub change: Option<Suggestion>,
     /// So many were asked. Who knows of more cannot be sure.
     pub judged: usize,
+    /// Whether it is the owner's limit that keeps it from all of them, whoever joins.
+    pub by_quota: bool,
 }
 
 impl Placer {
     /// What can be said at once of a job of this shape. Costs a check of each worker at most.
     pub fn outlook(&self, project: &str, shape: &Arc<Shape>) -> Outlook {
-        if let Some(reason) = self.beyond_quota(project, shape) {
-            return Outlook {
-                never: Some(Never { reason, change: None, judged: usize::MAX }),
-                untested: None,
-            };
+        if let Some(lack) = self.beyond_quota(project, shape) {
+            let change = self.remedy(project, shape);
+            let never = Never { reason: lack.to_string(), change, judged: usize::MAX, by_quota: true };
+            return Outlook { never: Some(never), untested: None };
         }
         let wants = Wants::of(shape, &self.pool);
         let (mut able, mut judged, mut best) = (0, 0, None);
@@ -53,33 +53,20 @@ impl Placer {
             }
         }
         if able < shape.nodes() && judged > 0 {
-            return Outlook { never: Some(self.never(shape, judged)), untested: None };
+            return Outlook { never: Some(self.never(project, shape, judged)), untested: None };
         }
         Outlook { never: None, untested: best.flatten().map(|best| best.to_string()) }
     }
 
-    fn never(&self, shape: &Arc<Shape>, judged: usize) -> Never {
+    fn never(&self, project: &str, shape: &Arc<Shape>, judged: usize) -> Never {
         let reason = line_of(&explain(shape, &self.pool, |_| None), shape.nodes());
-        let change = suggest::changes(shape, &self.pool, Room::Ever).into_iter().next();
-        Never { reason, change: change.map(|change| change.said), judged }
-    }
-
-    /// What a job alone asks for beyond all that its project may have.
-    fn beyond_quota(&self, project: &str, shape: &Shape) -> Option<String> {
-        let policy = self.policy.projects.get(project)?;
-        let nodes = shape.nodes() as u64;
-        if let Some(most) = policy.max_cpu_millis.filter(|most| nodes * shape.amount().cpu_millis > *most) {
-            return Some(format!("project {project} may have {} CPUs at most", plain(most)));
-        }
-        let most = policy.max_gpus.filter(|most| nodes * super::placer::gpus_of(shape) > *most)?;
-        Some(format!("project {project} may have {most} GPUs at most"))
+        Never { reason, change: self.remedy(project, shape), judged, by_quota: false }
     }
 }
 
-/// One that has not said what it has may have anything; so may interpreters, which are looked at after it has joined.
+/// One that has not said what it has may have anything; so may interpreters, as long as they are looked at.
 fn surely_lacks(wants: &Wants, worker: &PoolWorker) -> bool {
-    let lack = wants.lasting_lack(worker).filter(|_| worker.introduced());
-    lack.is_some_and(|lack| !matches!(lack, Lack::Framework { .. }) || !worker.interpreters.is_empty())
+    worker.introduced() && wants.lacks_for_good(worker)
 }
 
 /// What is said of the support of the best worker that could ever take a shape, when no test covers it.

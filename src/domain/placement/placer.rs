@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Shape;
-use super::fit::plain;
+use super::fit::{Cores, plain};
 use super::input::Input;
 use super::pass::{Pass, Placed};
 use super::policy::Policy;
@@ -40,31 +40,57 @@ pub struct Placer {
 /// Why a project may have no more now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaLack<'a> {
-    /// Its running tasks have all the cores they may.
+    /// With its running tasks it would have more cores than it may.
     Cpus {
         /// Whose.
         project: &'a str,
         /// At most, in thousandths.
         most_millis: u64,
+        /// By its running tasks, in thousandths.
+        holds_millis: u64,
+        /// Asked for, in thousandths.
+        needs_millis: u64,
     },
-    /// Its running tasks have all the GPUs they may.
+    /// With its running tasks it would have more GPUs than it may.
     Gpus {
         /// Whose.
         project: &'a str,
         /// At most.
         most: u64,
+        /// By its running tasks.
+        holds: u64,
+        /// Asked for.
+        needs: u64,
     },
 }
 
 impl fmt::Display for QuotaLack<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            QuotaLack::Cpus { project, most_millis } => {
-                write!(f, "project {project} has all the CPUs that it may ({})", plain(*most_millis))
+            QuotaLack::Cpus { project, most_millis, holds_millis, needs_millis } => {
+                write!(f, "project {project} may have {}", Cores(*most_millis))?;
+                match needs_millis > most_millis {
+                    true => write!(f, " at most, needs {}", plain(*needs_millis)),
+                    false => write!(f, ", holds {}, needs {}", plain(*holds_millis), plain(*needs_millis)),
+                }
             }
-            QuotaLack::Gpus { project, most } => {
-                write!(f, "project {project} has all the GPUs that it may ({most})")
+            QuotaLack::Gpus { project, most, holds, needs } => {
+                write!(f, "project {project} may have {most} {}", if *most == 1 { "GPU" } else { "GPUs" })?;
+                match needs > most {
+                    true => write!(f, " at most, needs {needs}"),
+                    false => write!(f, ", holds {holds}, needs {needs}"),
+                }
             }
+        }
+    }
+}
+
+impl QuotaLack<'_> {
+    /// Whether the job alone asks for more than its project may ever have.
+    pub const fn forever(&self) -> bool {
+        match *self {
+            QuotaLack::Cpus { most_millis, needs_millis, .. } => needs_millis > most_millis,
+            QuotaLack::Gpus { most, needs, .. } => needs > most,
         }
     }
 }
@@ -195,17 +221,45 @@ impl Placer {
 
     /// Why the owner's limits keep a job of this project and shape from being placed now.
     pub fn quota_lack<'a>(&'a self, project: &'a str, shape: &Shape) -> Option<QuotaLack<'a>> {
-        let policy = self.policy.projects.get(project)?;
         let usage = self.shares.usage(project);
+        self.lack_besides(project, shape, usage.cpu_millis, usage.gpus)
+    }
+
+    /// The same if nothing of the project ran: what it may never have.
+    pub(super) fn beyond_quota<'a>(&'a self, project: &'a str, shape: &Shape) -> Option<QuotaLack<'a>> {
+        self.lack_besides(project, shape, 0, 0)
+    }
+
+    fn lack_besides<'a>(
+        &'a self,
+        project: &'a str,
+        shape: &Shape,
+        holds_millis: u64,
+        holds: u64,
+    ) -> Option<QuotaLack<'a>> {
+        let policy = self.policy.projects.get(project)?;
         let nodes = shape.nodes() as u64;
-        if let Some(most_millis) = policy.max_cpu_millis
-            && usage.cpu_millis + nodes * shape.amount().cpu_millis > most_millis
-        {
-            return Some(QuotaLack::Cpus { project, most_millis });
+        let (needs_millis, needs) = (nodes * shape.amount().cpu_millis, nodes * gpus_of(shape));
+        let cpus = policy
+            .max_cpu_millis
+            .filter(|most_millis| holds_millis + needs_millis > *most_millis)
+            .map(|most_millis| QuotaLack::Cpus { project, most_millis, holds_millis, needs_millis });
+        let most_gpus = policy.max_gpus.filter(|most| needs > 0 && holds + needs > *most);
+        let gpus = most_gpus.map(|most| QuotaLack::Gpus { project, most, holds, needs });
+        // What never helps comes first.
+        let forever = |lack: &QuotaLack<'_>| lack.forever();
+        cpus.filter(forever).or_else(|| gpus.filter(forever)).or(cpus).or(gpus)
+    }
+
+    /// As if nothing of a job waited or ran.
+    pub(super) fn forget(&mut self, job_id: JobId) {
+        self.queue.remove(job_id);
+        self.drop_reservation(job_id);
+        self.proposed.remove(&job_id);
+        for (worker_id, place) in self.pool.places_of(job_id) {
+            // It is on the books, that is where it was found.
+            let _ = self.release(worker_id, place);
         }
-        let most = policy.max_gpus?;
-        let gpus = gpus_of(shape);
-        (gpus > 0 && usage.gpus + nodes * gpus > most).then_some(QuotaLack::Gpus { project, most })
     }
 
     /// Whether a task runs that may be stopped for a job of this priority.

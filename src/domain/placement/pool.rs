@@ -60,6 +60,9 @@ pub struct PoolWorker {
     pub spec_secret_refs: bool,
     /// What its interpreters can import.
     pub interpreters: Vec<Interpreter>,
+    /// Whether it offers some and has not said yet what they can import.
+    #[serde(default)]
+    pub probing: bool,
     /// What it offers in all, without the GPUs.
     pub total: Amount,
     /// Whether it takes tasks now.
@@ -167,6 +170,7 @@ impl Pool {
         worker.secrets = capabilities.secrets.iter().cloned().collect();
         worker.spec_secret_refs = capabilities.spec_secret_refs;
         worker.interpreters.clone_from(&capabilities.interpreters);
+        worker.probing = !capabilities.pythons.is_empty() && capabilities.interpreters.is_empty();
         let (amount_before, gpus_before) = (worker.total, worker.gpus.len() as u64);
         worker.gpus = gpus;
         worker.total =
@@ -282,6 +286,11 @@ impl Pool {
         self.holdings.range((id, first)..=(id, last)).map(|((_, place), holding)| (*place, holding))
     }
 
+    /// All that a job holds.
+    pub(super) fn places_of(&self, job_id: JobId) -> Vec<(WorkerId, Place)> {
+        self.holdings.keys().filter(|(_, place)| place.job_id == job_id).copied().collect()
+    }
+
     /// When the first of those tasks ends whose end is known.
     pub(super) fn next_end(&self) -> Option<Timestamp> {
         self.holdings.values().filter_map(|holding| holding.ends_by).min()
@@ -349,6 +358,7 @@ impl Pool {
             secrets: BTreeSet::new(),
             spec_secret_refs: false,
             interpreters: Vec::new(),
+            probing: false,
             total: Amount::default(),
             accepting: false,
             unhealthy: None,

@@ -44,9 +44,18 @@ impl Room {
     }
 }
 
-/// Changes after which there is room, the smallest of each kind, as far as the workers alone decide.
-pub(super) fn changes(shape: &Arc<Shape>, pool: &Pool, room: Room) -> Vec<Change> {
+/// Changes after which there is room, the smallest of each kind, as far as the workers and its `quota` decide: whether
+/// the project may have a shape.
+pub(super) fn changes(
+    shape: &Arc<Shape>,
+    pool: &Pool,
+    room: Room,
+    quota: impl Fn(&Shape) -> bool,
+) -> Vec<Change> {
     let fits = |shape: &Arc<Shape>| {
+        if !quota(shape) {
+            return false;
+        }
         let wants = Wants::of(shape, pool);
         pool.workers().filter(|worker| room.is_for(&wants, worker)).count() >= shape.nodes()
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::fit::{Bytes, Cores, Wants};
 use super::gpus::PoolGpu;
 use super::pool::{Holding, Place};
-use super::{Pool, PoolWorker, QueuedJob};
+use super::{Placer, Pool, PoolWorker, QueuedJob};
 use crate::contract::explain::{Holder, WaitingFor};
 use crate::contract::ids::WorkerId;
 use crate::contract::quantity::Timestamp;
@@ -24,35 +24,86 @@ struct Prospect {
     what: String,
 }
 
-/// See the module; `None` when it is not tasks that it waits for, or when it needs several workers at once.
-pub(super) fn waiting_for(job: &QueuedJob, pool: &Pool, now: Timestamp) -> Option<WaitingFor> {
-    if job.shape.nodes() > 1 {
-        return None;
-    }
+/// Tasks that have to end, those that end the soonest first; those whose end nobody knows come last.
+type Holders = BTreeSet<(bool, Option<Timestamp>, Place)>;
+
+/// See the module; `None` when it is not tasks that it waits for.
+pub(super) fn waiting_for(job: &QueuedJob, placer: &Placer, now: Timestamp) -> Option<WaitingFor> {
+    let pool = &placer.pool;
     let wants = Wants::of(&job.shape, pool);
     let able = |worker: &&PoolWorker| {
         worker.introduced() && worker.takes_tasks() && wants.lasting_lack(worker).is_none()
     };
     // Where there is room already the job waits for something else.
-    if pool.workers().any(|worker| wants.lack(worker).is_none()) {
+    let ready = pool.workers().filter(|worker| wants.lack(worker).is_none()).count();
+    let missing = job.shape.nodes().checked_sub(ready).filter(|missing| *missing > 0)?;
+    if let Some((holders, workers)) = leaving_for(job, &wants, placer) {
+        let what = match holders.len() {
+            1 => "1 task to leave".to_owned(),
+            tasks => format!("{tasks} tasks to leave"),
+        };
+        return Some(WaitingFor { preempted: true, ..told(what, &workers, &holders, pool, now) });
+    }
+    let mut prospects: Vec<Prospect> =
+        pool.workers().filter(able).filter_map(|worker| prospect(&wants, worker, pool)).collect();
+    prospects.sort_unstable();
+    if prospects.len() < missing {
         return None;
     }
-    let best = pool.workers().filter(able).filter_map(|worker| prospect(&wants, worker, pool)).min()?;
+    prospects.truncate(missing);
+    let workers: Vec<WorkerId> = prospects.iter().map(|prospect| prospect.worker_id).collect();
+    let what = match prospects.as_slice() {
+        [one] => one.what.clone(),
+        several => format!("room on {} workers", several.len()),
+    };
+    // A gang is on several of them.
+    let holders = prospects.into_iter().flat_map(|prospect| prospect.holders).collect();
+    Some(told(what, &workers, &holders, pool, now))
+}
+
+fn told(what: String, workers: &[WorkerId], holders: &Holders, pool: &Pool, now: Timestamp) -> WaitingFor {
     let left = |ends_by: Option<Timestamp>| ends_by.map(|ends_by| ends_by.since(now));
-    let named = best.holders.iter().take(NAMED);
-    Some(WaitingFor {
-        what: best.what,
-        worker: pool.worker(best.worker_id).map_or_else(String::new, super::explain::shown),
-        held_by: named
-            .map(|(_, ends_by, place)| Holder {
-                job: Some(place.job_id),
-                submitted_by: None,
-                up_to_s: left(*ends_by),
-            })
-            .collect(),
-        more: best.holders.len().saturating_sub(NAMED) as u64,
-        up_to_s: left(best.ends_by.filter(|_| !best.unknown)),
-    })
+    let held_by = holders.iter().take(NAMED).map(|(_, ends_by, place)| Holder {
+        job: Some(place.job_id),
+        submitted_by: None,
+        up_to_s: left(*ends_by),
+    });
+    let names = workers.iter().filter_map(|id| pool.worker(*id)).map(super::explain::shown);
+    WaitingFor {
+        what,
+        worker: names.collect::<Vec<_>>().join(", "),
+        held_by: held_by.collect(),
+        more: holders.len().saturating_sub(NAMED) as u64,
+        up_to_s: holders.last().and_then(|(_, ends_by, _)| left(*ends_by)),
+        preempted: false,
+    }
+}
+
+/// The tasks that were told to go where this job has its reservation, with its workers; `None` when there are none, or
+/// when it takes more than that.
+fn leaving_for(job: &QueuedJob, wants: &Wants, placer: &Placer) -> Option<(Holders, Vec<WorkerId>)> {
+    let reservation = placer.reservations.of(job.job_id)?;
+    let (mut holders, mut workers) = (Holders::new(), Vec::new());
+    for part in &reservation.parts {
+        let worker = placer.pool.worker(part.worker_id)?;
+        let leaving: Vec<(Place, &Holding)> =
+            placer.pool.holdings_of(worker.id).filter(|(place, _)| placer.leaving.contains(place)).collect();
+        let free = leaving
+            .iter()
+            .fold(worker.free(), |free, (_, holding)| free.saturating_add(holding.grant.amount));
+        let opens = |gpu: &&&PoolGpu| {
+            !gpu.held || leaving.iter().any(|(_, holding)| holding.grant.gpus.contains(&gpu.uuid))
+        };
+        let gpus = wants.working_gpus(worker);
+        if !free.holds(wants.amount) || gpus.iter().filter(opens).count() < wants.gpu_count(worker) {
+            return None;
+        }
+        if !leaving.is_empty() {
+            workers.push(worker.id);
+        }
+        holders.extend(leaving.iter().map(|(place, held)| (held.ends_by.is_none(), held.ends_by, *place)));
+    }
+    (!holders.is_empty()).then_some((holders, workers))
 }
 
 /// `None` when no end of tasks helps there, or none is needed.

@@ -76,7 +76,7 @@ async fn answered(state: &EdgeState, question: Question) -> Result<Answer, Refus
     })
 }
 
-/// Whose the jobs are that hold what is waited for. Those that the client may not see have no name.
+/// Whose the jobs are that hold what is waited for, or come before. Those that the client may not see have no name.
 fn name_holders(explanation: &mut Explanation, client: &Client, state: &EdgeState) {
     let holders = explanation.waiting_for.iter_mut().flat_map(|waiting| &mut waiting.held_by);
     for holder in holders {
@@ -84,6 +84,7 @@ fn name_holders(explanation: &mut Explanation, client: &Client, state: &EdgeStat
         holder.job = holder.job.filter(|_| owned.is_some());
         holder.submitted_by = owned.map(|owned| owned.submitted_by);
     }
+    explanation.served_before.retain(|id| state.owned(client, JobAct::See, *id).is_ok());
 }
 
 /// Tasks and events of one job are few.
@@ -130,6 +131,7 @@ pub async fn what_if(
         Ok(mut explanation) => {
             if let Some(explanation) = &mut explanation {
                 name_holders(explanation, &client, &state);
+                explanation.warnings = read.warnings;
             }
             Ok(HttpResponse::Ok().json(explanation))
         }
