@@ -57,7 +57,8 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitSta
         return Ok(ExitStatus::SUCCESS);
     }
     for Warning { pointer, detail } in &explanation.warnings {
-        let at = if pointer.is_empty() { String::new() } else { format!("{pointer}: ") };
+        let in_file = pointer.strip_prefix("/spec").unwrap_or(pointer);
+        let at = if in_file.is_empty() { String::new() } else { format!("{in_file}: ") };
         say(&format!("warning: {}{}", harmless(&at, false), harmless(detail, false)));
     }
     let mut output = Output::new();
@@ -338,5 +339,19 @@ mod tests {
         It would start now with any of these:
           4 GPUs instead of 8
         ");
+        let mut leaving = explanation.waiting_for.clone().unwrap();
+        (leaving.what, leaving.preempted, leaving.more) = ("2 tasks to leave".into(), true, 0);
+        leaving.up_to_s = Some(Seconds::new(20));
+        assert_eq!(
+            held(&leaving),
+            "2 tasks to leave (preempted: job …a7kq2b (alice) and a job that is not yours to see), up to 20 s"
+        );
+        let beyond = Explanation {
+            verdict: Verdict::Never,
+            quota: Some("project vision may have 4 GPUs at most, needs 8".into()),
+            ..explanation
+        };
+        let page = page("a job of this spec", &beyond);
+        assert!(page.starts_with("a job of this spec is more than its project may have, however"), "{page}");
     }
 }

@@ -37,7 +37,7 @@ event_types! {
     JobScheduled "job_scheduled" "Has a place; `data` names worker, epoch and attempt.",
     JobRunning "job_running" "Its task started.",
     JobCancelRequested "job_cancel_requested" "Somebody asked a running job to stop.",
-    TaskStopRequested "task_stop_requested" "The task was told to stop; `data.cause` says why: timeout, drain, evict.",
+    TaskStopRequested "task_stop_requested" "The task was told to stop; `data.cause` says why: timeout, drain, evict, preempt (for the job `data.for`).",
     JobUnreachable "job_unreachable" "Its worker stopped answering and the job waits for it.",
     JobReachable "job_reachable" "Its worker answered again.",
     JobEnded "job_ended" "Ended; `data.end` says how.",

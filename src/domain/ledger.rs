@@ -144,3 +144,21 @@ pub enum Alarm {
 
 /// A spec, shared.
 pub type SharedSpec = Arc<crate::contract::spec::JobSpec>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_had_to_go_says_for_which_job() {
+        let mut ledger = Ledger::new(Timestamp::from_micros(0), 0);
+        let [goes, other, by] = [1, 2, 3].map(JobId::from_u128);
+        for job in [goes, other] {
+            ledger.event(job, 1, None, EventType::TaskStopRequested, json!({"cause": "preempt"}));
+        }
+        ledger.went_for(goes, by);
+        let told: Vec<_> = ledger.events_of(goes).map(|event| event.data.clone()).collect();
+        assert_eq!(told, [json!({"cause": "preempt", "for": by})]);
+        assert!(ledger.events_of(other).all(|event| event.data.get("for").is_none()));
+    }
+}

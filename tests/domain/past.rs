@@ -32,7 +32,7 @@ fn task(epoch: u32, rank: u32, assigned_at: u32, ended_at: u32, reason: &str) ->
         json!({
             "id": format!("task_01k9zq4v5w6x7y8z9abcdefgh{digit}"), "epoch": epoch, "rank": rank, "attempt": epoch,
             "gpus": [format!("GPU-{rank}")], "assigned_at": at(assigned_at), "ended_at": at(ended_at),
-            "end": {"reason": reason, "class": "user", "detail": null},
+            "end": {"reason": reason, "owner": "user", "exit_code": null, "signal": null, "detail": null},
         }),
     )
 }
@@ -47,7 +47,7 @@ fn job(ended_at: u32) -> Job {
 
 #[test]
 fn an_ended_gang_was_placed_once_with_the_gpus_of_each_rank() {
-    let tasks: Vec<Task> = (0..3).map(|rank| task(1, rank, 10, 60, "succeeded")).collect();
+    let tasks: Vec<Task> = (0..3).map(|rank| task(1, rank, 10, 60, "completed")).collect();
     let told = json!({"epoch": 1, "waited_for": "1 worker: draining", "tasks": [{"gpus": ["GPU-0"]}]});
     let events = [event("job_queued", 0, json!({})), event("job_scheduled", 10, told)];
     let past = past::explain(&job(60), &tasks, &events, None);
@@ -61,7 +61,7 @@ fn an_ended_gang_was_placed_once_with_the_gpus_of_each_rank() {
 
 #[test]
 fn the_waits_before_every_place_are_counted_and_added_up() {
-    let tasks = [task(1, 0, 0, 40, "preempted"), task(2, 0, 75, 90, "succeeded")];
+    let tasks = [task(1, 0, 0, 40, "preempted"), task(2, 0, 75, 90, "completed")];
     let events = [
         event("job_queued", 0, json!({})),
         event("job_scheduled", 0, json!({"epoch": 1})),

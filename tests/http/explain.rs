@@ -12,6 +12,10 @@ fn a_spec_is_judged_and_not_submitted() {
     let spec = json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine"});
     let said = ask(&json!({"spec": spec})).ok(200).json();
     assert_eq!((&said["verdict"], &said["summary"]), (&json!("not_now"), &json!("no worker is connected")));
+    // What a submission would be warned of, it is warned of as well.
+    let misspelt = json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine", "resorces": {}});
+    let warned = ask(&json!({"spec": misspelt})).ok(200).json();
+    assert_eq!(warned["warnings"][0]["pointer"], "/spec/resorces");
     let jobs = stand.tcp("GET", "/v1/jobs").token(CLIENT).send().ok(200).json();
     assert_eq!(jobs["items"], json!([]));
     let faulty = ask(&json!({"spec": {"workload": {}, "priority": 1000}})).ok(422);

@@ -50,3 +50,32 @@ fn an_impossible_job_is_refused_to_whom_prefers_it_and_warned_about_else() {
     assert_eq!(batch["warnings"][1]["pointer"], "/jobs/1/resources/gpus/count");
     assert_eq!(listed(), 3);
 }
+
+#[test]
+fn what_a_project_may_never_have_is_refused_as_that() {
+    let stand = Stand::start();
+    let reason = "project mine may have 8 GPUs at most, needs 9".to_owned();
+    let never = |change| Outlook {
+        never: Some(Never { reason: reason.clone(), change, judged: usize::MAX, by_quota: true }),
+        untested: None,
+    };
+    let spec = json!({"workload": {"command": {"argv": ["true"]}}, "resources": {"gpus": {"count": 9}}});
+    let change = Suggestion {
+        change: "8 GPUs instead of 9".to_owned(),
+        pointer: "/resources/gpus/count".to_owned(),
+        value: json!(8),
+    };
+    for (change, at, said) in [
+        (Some(change), "/resources/gpus/count", "this would do: 8 GPUs instead of 9"),
+        (None, "/resources", reason.as_str()),
+    ] {
+        *stand.shared.outlook.lock() = Some(never(change));
+        let post = stand.tcp("POST", "/v1/jobs").token(CLIENT).header("Prefer", "impossible=refuse");
+        let problem = post.json(&spec).send().ok(422).json();
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("the project may not have that much · project mine"), "{detail}");
+        let fault = &problem["errors"][0];
+        assert_eq!((&fault["code"], &fault["pointer"]), (&json!("beyond_quota"), &json!(at)));
+        assert_eq!(fault["detail"], said);
+    }
+}

@@ -231,6 +231,10 @@ fn preemption() -> String {
         job(4, "spare", -10, gpus(2)),
     ]);
     let pass = site.submit(&[job(5, "vision", 10, gpus(3))]);
+    for preemption in &pass.preemptions {
+        let (worker_id, place) = (WorkerId::from_u128(1), preemption.place);
+        site.tell(Input::Bounded { worker_id, place, ends_by: at(20) });
+    }
     let going = pass.preemptions.iter().map(|preemption| {
         format!("job …{} has to go for job …{}\n", tail(preemption.place.job_id), tail(preemption.by))
     });
