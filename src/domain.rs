@@ -24,5 +24,6 @@ pub mod secrets;
 pub mod spec;
 pub mod support;
 pub mod task_run;
+pub mod time_left;
 pub mod verdict;
 pub mod worker_return;

@@ -152,17 +152,17 @@ pub(super) struct ExplainArgs {
     /// Id, its beginning or tail (4 characters or more), a name, or @last
     #[arg(value_name = "JOB", required_unless_present = "spec", conflicts_with = "spec")]
     pub(super) job: Option<String>,
-    /// Explain this spec (JSON, YAML, TOML) instead, without submitting it; `-` = standard input
+    /// Explain this spec (JSON, YAML, TOML) instead, without submitting it; `-` = JSON or YAML on standard input
     #[arg(long, value_name = "FILE")]
     pub(super) spec: Option<PathBuf>,
     /// As if there were more idle workers like this one
-    #[arg(long, value_name = "WORKER", requires = "spec")]
+    #[arg(long, value_name = "WORKER", requires = "spec", conflicts_with = "job")]
     pub(super) like: Option<String>,
     /// So many more [default: 1]
-    #[arg(long, value_name = "N", requires = "like")]
+    #[arg(long, value_name = "N", requires = "like", conflicts_with = "job")]
     pub(super) more: Option<u32>,
     /// As if this job did not wait
-    #[arg(long, value_name = "JOB", requires = "spec")]
+    #[arg(long, value_name = "JOB", requires = "spec", conflicts_with = "job")]
     pub(super) without: Option<String>,
 }
 
@@ -181,6 +181,9 @@ pub(super) struct ReplayArgs {
     /// Show this pass of the segment (of the newest without --segment): what it placed and reserved, and why others wait
     #[arg(long, value_name = "N", conflicts_with = "all")]
     pub(super) pass: Option<u64>,
+    /// List the passes that placed or preempted this job: its id, or the beginning or end of that
+    #[arg(long, value_name = "JOB", conflicts_with = "pass")]
+    pub(super) job: Option<String>,
 }
 
 /// Several jobs.

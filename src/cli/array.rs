@@ -34,6 +34,13 @@ pub(super) fn parsed(text: &str) -> Result<Map<String, Value>, CliError> {
         }
         _ => (text, None),
     };
+    if most == Some(0) {
+        return Err(CliError::Flag {
+            flag: "--array",
+            given: text.to_owned(),
+            expected: "a %N of at least 1, the most children that run at once (without it all may)",
+        });
+    }
     let mut array = Map::new();
     let number = |part: &str| part.parse::<u64>().ok();
     let range = what.split_once('-').and_then(|(first, last)| Some((number(first)?, number(last)?)));
@@ -61,7 +68,16 @@ pub(super) fn progress(job: &Job) -> Option<ArrayProgress> {
 
 /// The counts of an array in one phrase.
 pub(super) fn counts(progress: &ArrayProgress) -> String {
-    let mut parts = vec![format!("{} of {} children ended", progress.ended(), progress.total)];
+    told("children ended", progress)
+}
+
+/// The same behind the word `children`.
+pub(super) fn counts_of_children(progress: &ArrayProgress) -> String {
+    told("ended", progress)
+}
+
+fn told(ended: &str, progress: &ArrayProgress) -> String {
+    let mut parts = vec![format!("{} of {} {ended}", progress.ended(), progress.total)];
     for (count, word) in [
         (progress.running, "running"),
         (progress.failed, "failed"),
@@ -154,6 +170,8 @@ mod tests {
         for text in ["", "x", "5-3", "1-x", "%3", "@/nowhere/items"] {
             assert!(parsed(text).is_err(), "{text}");
         }
+        let none = parsed("4%0").unwrap_err().to_string();
+        assert!(none.starts_with("--array 4%0: expected a %N of at least 1"), "{none}");
     }
 
     #[test]

@@ -56,6 +56,12 @@ pub enum CliError {
         /// So many.
         passes: u64,
     },
+    /// No segment has a pass that did anything with that job.
+    #[error("no recorded pass placed or preempted a job `{given}`")]
+    NoPassOfJob {
+        /// As given.
+        given: String,
+    },
     /// A flag's value cannot be used.
     #[error("{flag} {given}: expected {expected}")]
     Flag {

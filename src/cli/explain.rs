@@ -15,13 +15,19 @@ use super::screen::{Output, print_json, say};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, tail};
 use super::spec_building;
+use super::verdict::outcome_word;
 use crate::client::{Call, Client};
 use crate::contract::explain::{
     Explained, Explanation, PastExplanation, PastPlacement, Verdict, WaitingFor, WorkersAnswer,
 };
 use crate::contract::ids::WorkerId;
+use crate::contract::job::JobState;
 use crate::contract::problem::Warning;
-use crate::contract::quantity::Seconds;
+use crate::domain::time_left::at_most;
+
+/// What to do where there is no worker.
+pub(super) const TO_HAVE_WORKERS: &str = "`gpulayer join` on a machine makes it one, `gpulayer up` on the server's machine \
+                                          starts the one there and prints how others join";
 
 /// `gpulayer explain`.
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitStatus, CliError> {
@@ -84,9 +90,17 @@ async fn show_past(
     Ok(ExitStatus::SUCCESS)
 }
 
+/// A job's state as its verb.
+fn stands(state: JobState) -> String {
+    match state.ended() {
+        true => outcome_word(state).to_owned(),
+        false => format!("is {}", state.word()),
+    }
+}
+
 fn past_page(what: &str, past: &PastExplanation, names: &BTreeMap<WorkerId, String>) -> String {
     let mut page = String::new();
-    let _ = writeln!(page, "{what} is {}: {}", past.state.word(), harmless(&past.summary, false));
+    let _ = writeln!(page, "{what} {}: {}", stands(past.state), harmless(&past.summary, false));
     let mut line = |name: &str, text: &str| {
         let _ = writeln!(page, "  {name:<11} {}", harmless(text, false));
     };
@@ -163,7 +177,7 @@ fn page(what: &str, explanation: &Explanation) -> String {
         line("gang", &format!("needs {nodes} workers at once"));
     }
     if explanation.workers.is_empty() {
-        line("workers", "none is connected");
+        line("workers", &format!("none is connected; {TO_HAVE_WORKERS}"));
     }
     for answer in &explanation.workers {
         let count = answer.workers.len();
@@ -252,15 +266,6 @@ pub(super) fn held(waiting: &WaitingFor) -> String {
     format!("{}: held by {holders}, {up_to}", waiting.what)
 }
 
-/// Rounded up, as one says it.
-fn at_most(left: Seconds) -> String {
-    match left.millis().div_ceil(1000) {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7_200 => format!("{} min", seconds.div_ceil(60)),
-        seconds => format!("{} h", seconds.div_ceil(3_600)),
-    }
-}
-
 /// The first names of many.
 fn named(workers: &[String]) -> String {
     const SHOWN: usize = 4;
@@ -277,7 +282,7 @@ mod worked;
 mod tests {
     use super::*;
     use crate::contract::explain::{Holder, ReservedPlace, Suggestion, WorkersAnswer};
-    use crate::contract::quantity::Timestamp;
+    use crate::contract::quantity::{Seconds, Timestamp};
 
     #[test]
     fn a_page_says_who_lacks_what_whose_turn_it_is_and_what_would_help() {
@@ -332,7 +337,7 @@ mod tests {
         job …a7kq2b has to wait
           6 workers   a1, a2, a3, a4 and 2 more: needs 8 GPUs, 4 free of 8 (4 held by tasks)
           1 worker    login: needs 8 GPUs, has none
-          waits for   4 GPUs: held by job …a7kq2b (alice), a job that is not yours to see and 2 more, up to 41 min (on a1)
+          waits for   4 GPUs: held by job …a7kq2b (alice), a job that is not yours to see and 2 more, up to 40 min 1 s (on a1)
           queue       3 jobs are served before it (…a7kq2b and 2 more)
           reserved    a1
           starts by   22:13:20, if every job before it takes all the time it may

@@ -44,9 +44,17 @@ pub(super) const HEADER: [&str; 12] = [
     "NOTE",
 ];
 
-/// One worker in a line. `server` is the server's version; `has_namesake`: its name is another's too, so its machine is
+/// Columns that a narrow terminal has no room for, the least needed first.
+pub(super) const SPARE: [&str; 6] = ["DISK FREE", "VERSION", "LOAD", "WORKER", "SEEN", "MEMORY"];
+
+/// One worker in a line. `held`: the GPUs that tasks have, if the caller may see that. `server` is the server's version; `has_namesake`: its name is another's too, so its machine is
 /// said.
-pub(super) fn row(worker: &Worker, server: Option<&str>, has_namesake: bool) -> Vec<String> {
+pub(super) fn row(
+    worker: &Worker,
+    held: Option<&BTreeSet<String>>,
+    server: Option<&str>,
+    has_namesake: bool,
+) -> Vec<String> {
     let mut notes = notes(worker);
     if has_namesake {
         notes.push(format!("on {}, one of several of this name", worker.capabilities.hostname));
@@ -59,7 +67,7 @@ pub(super) fn row(worker: &Worker, server: Option<&str>, has_namesake: bool) -> 
         word(worker.state).to_owned(),
         worker.tasks.len().to_string(),
         worker.capabilities.cpus.to_string(),
-        gpus::count(&worker.capabilities.gpus),
+        gpus::count(&worker.capabilities.gpus, held),
         telemetry.load.map(|load| format!("{load:.1}")).unwrap_or_default(),
         match telemetry.memory_available_bytes {
             Some(available) => format!("{} free of {total}", size(available)),
@@ -91,13 +99,14 @@ pub(super) fn notes(worker: &Worker) -> Vec<String> {
 }
 
 fn drain(worker: &Worker) -> Option<String> {
-    Some(match worker.drain?.deadline {
-        Some(deadline) if clock::now() >= deadline => {
-            format!("drains; what still ran was stopped at {}", moment(deadline))
-        }
-        Some(deadline) => format!("drains; what still runs is stopped at {}", moment(deadline)),
-        None => "drains".to_owned(),
-    })
+    let deadline = worker.drain?.deadline.map(|deadline| match clock::now() >= deadline {
+        true => format!("what still ran was stopped at {}", moment(deadline)),
+        false => format!("what still runs is stopped at {}", moment(deadline)),
+    });
+    // The state says it already, unless it is another.
+    let drains = (worker.state != WorkerState::Draining).then(|| "drains".to_owned());
+    let parts: Vec<String> = drains.into_iter().chain(deadline).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// A version, and how it stands to the server's.
@@ -150,7 +159,7 @@ mod tests {
                 "memory_bytes": 4_000_000_000_u64}
         }))
         .unwrap();
-        let row = row(&worker, Some("0.2.0"), true);
+        let row = row(&worker, None, Some("0.2.0"), true);
         assert_eq!(
             row[1..],
             [

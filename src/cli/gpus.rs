@@ -1,6 +1,8 @@
 //! GPUs as people read of them: how each stands, and each in a line.
 
-use super::shown::{size, tail};
+use std::collections::BTreeSet;
+
+use super::shown::{binary, tail};
 use crate::contract::gpu::{Gpu, GpuStanding};
 use crate::contract::ids::JobId;
 
@@ -14,7 +16,7 @@ pub(super) fn standing(standing: &GpuStanding) -> String {
     }
 }
 
-/// `0  NVIDIA H100 80GB HBM3, 85.5 GB, ready  GPU-…`; `holder`: whose task has it.
+/// `0  NVIDIA H100 80GB HBM3, 79.6 GiB, ready  GPU-…`; `holder`: whose task has it.
 pub(super) fn line(gpu: &Gpu, holder: Option<JobId>) -> String {
     let Gpu { index, model, memory_bytes, uuid, .. } = gpu;
     let now = match (holder, &gpu.standing) {
@@ -22,16 +24,19 @@ pub(super) fn line(gpu: &Gpu, holder: Option<JobId>) -> String {
         (Some(job), other) => format!("job …{}, {}", tail(job), standing(other)),
         (None, standing) => self::standing(standing),
     };
-    format!("{index}  {model}, {}, {now}  {uuid}", size(*memory_bytes))
+    format!("{index}  {model}, {}, {now}  {uuid}", binary(*memory_bytes))
 }
 
-/// How many of a worker's GPUs can be had by tasks: `8`, `6 of 8`.
-pub(super) fn count(gpus: &[Gpu]) -> String {
-    let ready = gpus.iter().filter(|gpu| gpu.standing == GpuStanding::Ready).count();
-    match (gpus.len(), ready) {
+/// How many of a worker's GPUs a task could have now, of all: `6/8`. `held`: those that tasks have; `None` = that cannot be
+/// seen.
+pub(super) fn count(gpus: &[Gpu], held: Option<&BTreeSet<String>>) -> String {
+    match (gpus.len(), held) {
         (0, _) => String::new(),
-        (all, ready) if all == ready => all.to_string(),
-        (all, ready) => format!("{ready} of {all}"),
+        (all, None) => all.to_string(),
+        (all, Some(held)) => {
+            let free = |gpu: &&Gpu| gpu.standing == GpuStanding::Ready && !held.contains(&gpu.uuid);
+            format!("{}/{all}", gpus.iter().filter(free).count())
+        }
     }
 }
 
@@ -48,20 +53,27 @@ mod tests {
     #[test]
     fn a_gpu_is_one_line_and_what_cannot_be_had_is_counted_out() {
         let gpu: Gpu = serde_json::from_value(serde_json::json!({
-            "uuid": "GPU-1", "vendor": "nvidia", "index": 3, "model": "NVIDIA L4", "memory_bytes": 24_000_000_000_u64,
+            "uuid": "GPU-1", "vendor": "nvidia", "index": 3, "model": "NVIDIA L4", "memory_bytes": 24_u64 << 30,
         }))
         .unwrap();
         let wedged = Gpu { standing: GpuStanding::Wedged { pids: vec![7, 8] }, ..gpu.clone() };
-        assert_eq!(line(&gpu, None), "3  NVIDIA L4, 24.0 GB, ready  GPU-1");
+        assert_eq!(line(&gpu, None), "3  NVIDIA L4, 24 GiB, ready  GPU-1");
         let job = "job_01hf7yat00e2g0000000a7kq2b".parse().unwrap();
-        assert_eq!(line(&gpu, Some(job)), "3  NVIDIA L4, 24.0 GB, job …a7kq2b  GPU-1");
+        assert_eq!(line(&gpu, Some(job)), "3  NVIDIA L4, 24 GiB, job …a7kq2b  GPU-1");
         assert_eq!(
             line(&wedged, None),
-            "3  NVIDIA L4, 24.0 GB, wedged: memory of an ended task held by pids 7, 8  GPU-1"
+            "3  NVIDIA L4, 24 GiB, wedged: memory of an ended task held by pids 7, 8  GPU-1"
         );
+        let held = BTreeSet::from([gpu.uuid.clone()]);
+        let two = [Gpu { uuid: "GPU-2".into(), ..gpu.clone() }, wedged];
         assert_eq!(
-            (count(&[]), count(std::slice::from_ref(&gpu)), count(&[gpu.clone(), wedged])),
-            ("".into(), "1".into(), "1 of 2".into())
+            (
+                count(&[], Some(&held)),
+                count(std::slice::from_ref(&gpu), Some(&held)),
+                count(&two, Some(&held))
+            ),
+            ("".into(), "0/1".into(), "1/2".into())
         );
+        assert_eq!(count(&two, None), "2", "what is free is not known");
     }
 }

@@ -2,17 +2,36 @@
 
 use super::args::Jobs;
 use super::error::CliError;
+use super::screen::say;
 use super::shown::tail;
 use crate::client::Client;
 use crate::client::endpoint::encoded;
 use crate::contract::ids::JobId;
-use crate::contract::job::{Job, Page};
+use crate::contract::job::{Job, JobState, Page};
 
 /// How many candidates an ambiguous id is shown with.
 const SHOWN_CANDIDATES: usize = 5;
 
+/// Which job of several of one name is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Namesake {
+    /// The newest.
+    Newest,
+    /// The newest that has not ended, if there is one: it is to be stopped or followed.
+    Live,
+}
+
 /// The one job meant by `given`. A whole id costs no call.
 pub(super) async fn one(client: &Client, given: &str) -> Result<JobId, CliError> {
+    chosen(client, given, Namesake::Newest).await
+}
+
+/// The same, of jobs of one name a live one first. Says which when several live.
+pub(super) async fn live_one(client: &Client, given: &str) -> Result<JobId, CliError> {
+    chosen(client, given, Namesake::Live).await
+}
+
+async fn chosen(client: &Client, given: &str, namesake: Namesake) -> Result<JobId, CliError> {
     // Tables show tails as `…7kq2ab`; what is copied from there works.
     let text = given.strip_prefix('…').unwrap_or(given);
     if let Ok(id) = text.parse() {
@@ -23,11 +42,15 @@ pub(super) async fn one(client: &Client, given: &str) -> Result<JobId, CliError>
     }
     let path = format!("/v1/jobs?match={}&limit={SHOWN_CANDIDATES}", encoded(text));
     let page: Page<Job> = client.get(&path).await?;
+    let is_named = |job: &Job| job.name.as_deref() == Some(text);
     match page.items.as_slice() {
         [] => Err(CliError::NoSuchJob { given: given.to_owned() }),
+        [named, ..] if namesake == Namesake::Live && page.items.iter().all(is_named) => {
+            Ok(newest_live(client, text).await?.unwrap_or(named.id))
+        }
         [job] => Ok(job.id),
         // A name means the newest job of that name, and lists are newest first.
-        [newest, ..] if page.items.iter().all(|job| job.name.as_deref() == Some(text)) => Ok(newest.id),
+        [newest, ..] if page.items.iter().all(is_named) => Ok(newest.id),
         several => {
             let shown: Vec<_> = several.iter().map(|job| format!("…{}", tail(job.id))).collect();
             Err(CliError::AmbiguousJob { given: given.to_owned(), candidates: shown.join(", ") })
@@ -35,11 +58,31 @@ pub(super) async fn one(client: &Client, given: &str) -> Result<JobId, CliError>
     }
 }
 
+/// The newest job of this name that has not ended. Says so when there are others.
+async fn newest_live(client: &Client, name: &str) -> Result<Option<JobId>, CliError> {
+    let living = JobState::ALL.iter().filter(|state| !state.ended());
+    let living: String = living.map(|state| format!("&state={}", state.word())).collect();
+    let live = all(client, &format!("&name={}{living}", encoded(name)), SHOWN_CANDIDATES).await?;
+    let mut tails = live.iter().map(|job| format!("…{}", tail(job.id)));
+    let (newest, others) = (tails.next().unwrap_or_default(), tails.collect::<Vec<_>>());
+    if !others.is_empty() {
+        let others = others.join(", ");
+        say(&format!(
+            "several jobs of this name have not ended: {newest}, the newest, is meant, and not {others}"
+        ));
+    }
+    Ok(live.first().map(|job| job.id))
+}
+
 /// All jobs meant, each once, in the order given; then those with every label.
-pub(super) async fn several(client: &Client, jobs: &Jobs) -> Result<Vec<JobId>, CliError> {
+pub(super) async fn several(
+    client: &Client,
+    jobs: &Jobs,
+    namesake: Namesake,
+) -> Result<Vec<JobId>, CliError> {
     let mut ids = Vec::new();
     for given in &jobs.jobs {
-        ids.push(one(client, given).await?);
+        ids.push(chosen(client, given, namesake).await?);
     }
     if !jobs.label.is_empty() {
         let labels: String = jobs.label.iter().map(|label| format!("&label={}", encoded(label))).collect();

@@ -1,5 +1,6 @@
 //! `ps`, `cancel`, `retry`, `rm`.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 
 use futures_util::future::join_all;
@@ -9,19 +10,21 @@ use super::args::{CancelArgs, Jobs, PsArgs, RetryArgs};
 use super::array;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
-use super::job_choice::{all, one, several};
-use super::screen::{Output, print, print_json, table};
+use super::fleet::names_of;
+use super::job_choice::{Namesake, all, one, several};
+use super::screen::{Output, print, print_json, say, table_within};
 use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, span, tail};
 use super::verdict::{noticed, speaks_for_itself};
 use crate::client::endpoint::encoded;
 use crate::client::{Client, ClientError};
+use crate::contract::end::EndReason;
 use crate::contract::error_code::ErrorCode;
-use crate::contract::ids::JobId;
+use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::job::{CancelRequest, Job, JobState, RetryRequest};
 use crate::contract::quantity::Timestamp;
 use crate::contract::server::WhoAmI;
-use crate::contract::spec::{JobSpec, StopSignal};
+use crate::contract::spec::{GpuCount, JobSpec, StopSignal};
 
 /// How many ended jobs are listed beside the active ones.
 const ENDED: usize = 10;
@@ -73,9 +76,39 @@ pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<ExitStatus, C
     let now = crate::clock::now();
     // Who reads a pipe has room, and may look for the whole text.
     let longest = if io::stdout().is_terminal() { LONGEST_CELL } else { usize::MAX };
-    let rows: Vec<_> = jobs.iter().map(|job| row(job, now, longest)).collect();
-    table(&["JOB", "NAME", "STATE", "SUBMITTED", "TIME", "WHY"], &rows)?;
+    let workers = names_of(&client, jobs.iter().filter(|job| runs(job)).filter_map(|job| job.worker)).await;
+    let rows: Vec<_> = jobs.iter().map(|job| row(job, &workers, now, longest)).collect();
+    table_within(
+        &["JOB", "NAME", "STATE", "SUBMITTED", "TIME", "WORKER", "GPUS", "WHY"],
+        &rows,
+        &["SUBMITTED", "GPUS", "WORKER"],
+    )?;
     Ok(ExitStatus::SUCCESS)
+}
+
+/// Whether it has a place.
+const fn runs(job: &Job) -> bool {
+    matches!(job.state, JobState::Scheduled | JobState::Running)
+}
+
+/// Where a job runs and on how many GPUs; empty before and after.
+fn place(job: &Job, workers: &BTreeMap<WorkerId, String>) -> (String, String) {
+    if !runs(job) || job.progress.is_some() {
+        return Default::default();
+    }
+    let spec: Option<JobSpec> = serde_json::from_str(job.spec.get()).ok();
+    let nodes = spec.as_ref().and_then(|spec| spec.distributed.as_ref()).map_or(1, |gang| gang.nodes);
+    let worker = match (nodes, job.worker) {
+        (1, Some(id)) => workers.get(&id).cloned().unwrap_or_default(),
+        (1, None) => String::new(),
+        (nodes, _) => format!("{nodes} nodes"),
+    };
+    let gpus = match spec.and_then(|spec| spec.resources.gpus).map(|gpus| gpus.count) {
+        None => String::new(),
+        Some(GpuCount::Count(count)) => (u64::from(count) * u64::from(nodes)).to_string(),
+        Some(GpuCount::All) => "all".to_owned(),
+    };
+    (worker, gpus)
 }
 
 /// Lists do not say what a job waits for; each job does. Asks for the newest few.
@@ -90,10 +123,13 @@ async fn explain_waiting(client: &Client, jobs: &mut [Job]) {
     .await;
 }
 
-fn row(job: &Job, now: Timestamp, longest: usize) -> Vec<String> {
-    let time = match (job.started_at, job.ended_at) {
-        (Some(started), ended) => span(ended.unwrap_or(now).since(started)),
-        (None, _) => String::new(),
+fn row(job: &Job, workers: &BTreeMap<WorkerId, String>, now: Timestamp, longest: usize) -> Vec<String> {
+    // What the last line of `run` says, to the millisecond.
+    let ran = job.end.as_ref().and_then(|end| end.duration_s);
+    let time = match (ran, job.started_at, job.ended_at) {
+        (Some(ran), _, _) => span(ran),
+        (None, Some(started), ended) => span(ended.unwrap_or(now).since(started)),
+        (None, None, _) => String::new(),
     };
     let why = match (&job.end, &job.queue_reason) {
         (Some(end), _) if job.state != JobState::Succeeded => match &end.detail {
@@ -109,12 +145,15 @@ fn row(job: &Job, now: Timestamp, longest: usize) -> Vec<String> {
         (Some(_), _) => noticed(job, &[]).next().unwrap_or_default(),
         _ => array::progress(job).map(|progress| array::counts(&progress)).unwrap_or_default(),
     };
+    let (worker, gpus) = place(job, workers);
     vec![
         format!("…{}", tail(job.id)),
         short(&shown_name(job), longest),
         job.state.word().to_owned(),
         moment(job.submitted_at),
         time,
+        short(&worker, longest),
+        gpus,
         short(&why, longest),
     ]
 }
@@ -137,7 +176,7 @@ fn short(text: &str, longest: usize) -> String {
 /// `gpulayer cancel`.
 pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
-    for id in several(&client, &args.jobs).await? {
+    for id in several(&client, &args.jobs, Namesake::Live).await? {
         let before: Job = client.get(&format!("/v1/jobs/{id}")).await?;
         let job: Job =
             client.post(&format!("/v1/jobs/{id}/cancel"), &CancelRequest { now: args.now }).await?;
@@ -159,6 +198,9 @@ fn stopping(job: &Job, now: bool) -> String {
     if now {
         return "is being killed".to_owned();
     }
+    if array::progress(job).is_some_and(|progress| progress.running == 0) {
+        return "is being cancelled; none of its children runs".to_owned();
+    }
     let spec: Option<JobSpec> = serde_json::from_str(job.spec.get()).ok();
     match spec {
         Some(spec) if spec.stop_signal == StopSignal::Kill => "is being killed".to_owned(),
@@ -170,7 +212,16 @@ fn stopping(job: &Job, now: bool) -> String {
 /// `gpulayer retry`: prints the ids of the new jobs.
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
-    for id in several(&client, &args.jobs).await? {
+    for id in several(&client, &args.jobs, Namesake::Newest).await? {
+        let before: Job = client.get(&format!("/v1/jobs/{id}")).await?;
+        if before.end.as_ref().is_some_and(|end| end.reason == EndReason::DependencyFailed) {
+            let id = tail(id);
+            say(&format!(
+                "warning: job …{id} did not start because a job it depends on did not end as required, and its copy depends on \
+                 that same one: repeat that one, then submit this one `--after` the new one ({} names both)",
+                context.next().command(&format!("show {id}"))
+            ));
+        }
         let asked = RetryRequest { failed: args.failed };
         let again = client.post(&format!("/v1/jobs/{id}/retry"), &asked).await;
         let job: Job = again.map_err(|error| not_ended("retry", id, error))?;
@@ -182,7 +233,7 @@ pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Result<ExitSta
 /// `gpulayer rm`.
 pub(super) async fn rm(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
-    for id in several(&client, args).await? {
+    for id in several(&client, args, Namesake::Newest).await? {
         let removed = client.delete(&format!("/v1/jobs/{id}")).await;
         removed.map_err(|error| not_ended("remove", id, error))?;
         told(context, id, "removed")?;

@@ -7,6 +7,7 @@ use super::args::{EventsArgs, LogsArgs};
 use super::array;
 use super::contact::Contact;
 use super::error::CliError;
+use super::event_line::event_line;
 use super::exit_status::ExitStatus;
 use super::follow::{LogPrinter, each_event, each_line, parsed};
 use super::job_choice;
@@ -14,7 +15,7 @@ use super::quantities::span;
 use super::run::Asked;
 use super::screen::{Output, say};
 use super::server_choice::OnDemand;
-use super::shown::{harmless, moment, tail};
+use super::shown::{moment, tail};
 use super::whole_log;
 use crate::client::Client;
 use crate::contract::event::Event;
@@ -94,7 +95,10 @@ fn since(text: &str, now: Timestamp) -> Result<Timestamp, CliError> {
 /// `gpulayer logs`.
 pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
-    let id = job_choice::one(&client, &args.job).await?;
+    let id = match args.follow {
+        true => job_choice::live_one(&client, &args.job).await?,
+        false => job_choice::one(&client, &args.job).await?,
+    };
     if args.full {
         return whole_log::print(context, &client, id, args).await;
     }
@@ -241,8 +245,8 @@ async fn feed(context: &Context, client: &Client, follow: bool) -> Result<ExitSt
     const PATH: &str = "/v1/events";
     let mut output = Output::new();
     let print = |output: &mut Output, event: &Event| match event.job_id {
-        Some(id) if !context.json => output.line(&format!("…{}  {}", tail(id), event_line(event))),
-        None if !context.json => output.line(&format!("{:<7}  {}", "server", event_line(event))),
+        Some(id) if !context.json => output.line(&format!("…{}  {}", tail(id), event_line(event, None))),
+        None if !context.json => output.line(&format!("{:<7}  {}", "server", event_line(event, None))),
         _ => output.json(event),
     };
     let mut after = 0;
@@ -287,28 +291,7 @@ pub(super) async fn all_events(client: &Client, id: JobId) -> Result<Vec<Event>,
 }
 
 fn print_event(context: &Context, output: &mut Output, event: &Event) -> Result<(), CliError> {
-    if context.json { output.json(event) } else { output.line(&event_line(event)) }
-}
-
-/// One event for people.
-pub(super) fn event_line(event: &Event) -> String {
-    let details = match &event.data {
-        serde_json::Value::Object(fields) => fields
-            .iter()
-            .filter(|(_, value)| !value.is_null())
-            .map(|(key, value)| {
-                match (value.as_str(), value.get("reason").and_then(|reason| reason.as_str())) {
-                    (Some(text), _) => format!("{key}={text}"),
-                    (None, Some(reason)) => format!("{key}={reason}"),
-                    (None, None) => format!("{key}={value}"),
-                }
-            })
-            .collect::<Vec<_>>()
-            .join(" "),
-        _ => String::new(),
-    };
-    let line = format!("{}  {:<20}  {details}", moment(event.time), event.kind.word());
-    harmless(line.trim_end(), false)
+    if context.json { output.json(event) } else { output.line(&event_line(event, None)) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! `replay`: makes the recorded passes of the scheduler again, from the files of this machine alone, and says whether the
 //! same comes out.
 
+mod of_job;
+
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,9 @@ struct Outcome {
     segment: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     began_at: Option<Timestamp>,
+    /// Of its last pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_pass_at: Option<Timestamp>,
     #[serde(flatten)]
     counts: Counts,
     outcome: Kind,
@@ -59,7 +64,11 @@ enum End {
 pub(super) fn run(context: &Context, args: &ReplayArgs) -> Result<ExitStatus, CliError> {
     let folder = context.settings.places.state.join(FOLDER);
     let mut chosen = match &args.segment {
-        Some(path) => vec![path.clone()],
+        Some(path) => {
+            // What is not there is not damaged.
+            path.metadata().map_err(|source| RecordError::File { path: path.clone(), source })?;
+            vec![path.clone()]
+        }
         None => segments(&folder).map_err(|source| RecordError::File { path: folder.clone(), source })?,
     };
     if args.last || args.pass.is_some() {
@@ -67,6 +76,9 @@ pub(super) fn run(context: &Context, args: &ReplayArgs) -> Result<ExitStatus, Cl
     }
     if chosen.is_empty() {
         return Err(CliError::NothingRecorded { folder });
+    }
+    if let Some(given) = &args.job {
+        return of_job::show(context, &chosen, given);
     }
     if let (Some(number), Some(path)) = (args.pass, chosen.first()) {
         return show_pass(context, path, number);
@@ -94,6 +106,7 @@ fn replay(path: &Path) -> Outcome {
     let mut outcome = Outcome {
         segment: path.to_owned(),
         began_at: None,
+        last_pass_at: None,
         counts: Counts::default(),
         outcome: Kind::Equal,
         end: End::Open,
@@ -125,6 +138,7 @@ fn play(path: &Path, outcome: &mut Outcome) -> Result<(), RecordError> {
         match entry {
             Entry::Told(input) => replay.told(input),
             Entry::Passed(passed) => {
+                outcome.last_pass_at = Some(passed.now);
                 if let Err(difference) = replay.passed(passed) {
                     outcome.counts = replay.counts();
                     outcome.outcome = Kind::Different;
@@ -176,8 +190,13 @@ fn with_source(error: &dyn std::error::Error) -> String {
 fn line(outcome: &Outcome) -> String {
     let Counts { inputs, passes, placements, preemptions } = outcome.counts;
     let name = outcome.segment.file_name().unwrap_or(outcome.segment.as_os_str()).to_string_lossy();
+    let times = match (outcome.began_at, outcome.last_pass_at) {
+        (Some(began), Some(last)) => format!("{} to {}  ", moment(began), moment(last)),
+        (Some(began), None) => format!("from {}  ", moment(began)),
+        (None, _) => String::new(),
+    };
     let mut text = format!(
-        "{}  {inputs} inputs, {passes} passes, {placements} placements, {preemptions} preemptions: ",
+        "{}  {times}{inputs} inputs, {passes} passes, {placements} placements, {preemptions} preemptions: ",
         harmless(&name, false)
     );
     let why = outcome.why.as_deref().map(|why| harmless(why, false)).unwrap_or_default();

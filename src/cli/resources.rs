@@ -11,7 +11,7 @@ use super::args::DetectArgs;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::screen::{print, print_json, table};
-use super::shown::size;
+use super::shown::{binary, size};
 use crate::contract::gpu::{Gpu, GpuStanding, Interpreter};
 use crate::contract::spec::MemoryKind;
 use crate::contract::worker::{Capabilities, EnforcedLimits, TreeKill};
@@ -227,7 +227,7 @@ fn gpu_row(gpu: &Gpu, offered: bool) -> Vec<String> {
     vec![
         gpu.index.to_string(),
         gpu.model.clone(),
-        format!("{}{unified}", size(gpu.memory_bytes)),
+        format!("{}{unified}", binary(gpu.memory_bytes)),
         or_nothing(gpu.compute_capability.map(|capability| capability.to_string())),
         or_nothing(gpu.pci_address.clone()),
         or_nothing(gpu.numa_node.map(|node| node.to_string())),

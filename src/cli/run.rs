@@ -17,11 +17,10 @@ use super::contact::Contact;
 use super::dry_run;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
-use super::explain;
 use super::fetch;
 use super::follow::{LogPrinter, end_of, log_to_end};
 use super::hand_over;
-use super::job_choice;
+use super::job_choice::{self, Namesake};
 use super::news;
 use super::next_step::NextStep;
 use super::screen::{print, print_json, say};
@@ -31,13 +30,12 @@ use super::spec_args::SpecArgs;
 use super::spec_building::{Draft, Surroundings};
 use super::typed::Typed;
 use super::verdict::{noticed, undeclared, verdict};
+use super::waiting::WaitReason;
 use crate::client::{Call, Client, ClientError, Endpoint};
 use crate::contract::error_code::ErrorCode;
-use crate::contract::explain::Explanation;
 use crate::contract::ids::JobId;
-use crate::contract::job::{CancelRequest, Job, JobState, LEFT_OUT_HEADER, LeftOutOfSource};
+use crate::contract::job::{CancelRequest, Job, LEFT_OUT_HEADER, LeftOutOfSource};
 use crate::contract::problem::{BEYOND_QUOTA, Problem, Warning};
-use crate::domain::placement;
 use crate::domain::spec::{self, ReadOptions};
 use crate::domain::verdict::left_out;
 
@@ -132,7 +130,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<ExitStatus,
 /// `gpulayer attach`.
 pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatus, CliError> {
     let server = context.server(OnDemand::Start)?;
-    let id = job_choice::one(&server.client, &args.job).await?;
+    let id = job_choice::live_one(&server.client, &args.job).await?;
     let job: Job = server.client.get(&format!("/v1/jobs/{id}")).await?;
     let spec = Asked::of(&job);
     let joined = Submitted { id, warnings: Vec::new(), progress: job.progress, spec, whole: nothing() };
@@ -142,7 +140,7 @@ pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatu
 /// `gpulayer wait`.
 pub(super) async fn wait(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
     let server = context.server(OnDemand::Start)?;
-    let ids = job_choice::several(&server.client, args).await?;
+    let ids = job_choice::several(&server.client, args, Namesake::Newest).await?;
     let mut status = ExitStatus::SUCCESS;
     let contact = Contact::with(&server.client);
     let mut interrupts = Interrupts::listen()?;
@@ -438,51 +436,6 @@ async fn followed(
     noticed(&job, &submitted.warnings).for_each(|line| say(&line));
     say(&verdict(&job, &next, fetched));
     Ok(ExitStatus::of_job(&job))
-}
-
-/// `1 GPU: held by job …a7kq2b (alice), up to 40 min`; `None` when it is not tasks that the job waits for, or the server
-/// does not say.
-async fn waiting_for(client: &Client, id: JobId) -> Option<String> {
-    let explanation: Explanation = client.get(&format!("/v1/jobs/{id}/explain")).await.ok()?;
-    if explanation.quota.is_some() {
-        return None;
-    }
-    let held = explain::held(explanation.waiting_for.as_ref()?);
-    Some(match explanation.ahead {
-        None | Some(0) => held,
-        Some(_) => format!("{held} · {}", explain::turn(&explanation)),
-    })
-}
-
-/// Why a job waits, said once and again when it changes.
-#[derive(Default)]
-struct WaitReason {
-    said: String,
-    /// That waiting does not help was said.
-    told: bool,
-    started: bool,
-}
-
-impl WaitReason {
-    async fn look(&mut self, client: &Client, next: &NextStep, id: JobId) {
-        let Ok(job) = client.get::<Job>(&format!("/v1/jobs/{id}")).await else { return };
-        self.started = !matches!(job.state, JobState::Queued | JobState::Provisioning);
-        let reason = job.queue_reason.filter(|reason| *reason != self.said);
-        if let (false, Some(reason)) = (self.started, reason) {
-            say(&match waiting_for(client, id).await {
-                Some(waiting) => format!("waiting for {}", harmless(&waiting, false)),
-                None => format!("waiting: {}", harmless(&reason, false)),
-            });
-            if !self.told && placement::never_fits(&reason) {
-                self.told = true;
-                let cancel = next.command(&format!("cancel {}", tail(id)));
-                say(&format!(
-                    "no worker here can take it as it is, so it waits until one can · `{cancel}` ends it"
-                ));
-            }
-            self.said = reason;
-        }
-    }
 }
 
 /// Asks for the end of the job without holding up what is shown meanwhile.

@@ -6,11 +6,13 @@ use std::fmt::Write as _;
 use super::Context;
 use super::args::Jobs;
 use super::array;
+use super::asks;
 use super::error::CliError;
+use super::event_line::event_line;
 use super::exit_status::ExitStatus;
 use super::fleet::names_of;
-use super::job_choice::several;
-use super::logs::{all_events, event_line};
+use super::job_choice::{Namesake, several};
+use super::logs::all_events;
 use super::next_step::NextStep;
 use super::run::Asked;
 use super::screen::{Output, print_json};
@@ -27,7 +29,7 @@ use crate::domain::verdict::left_out;
 /// `gpulayer show`.
 pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
-    let ids = several(&client, args).await?;
+    let ids = several(&client, args, Namesake::Newest).await?;
     let next = context.next();
     let mut output = Output::new();
     for (index, id) in ids.into_iter().enumerate() {
@@ -71,12 +73,13 @@ fn page(
     field("labels", (!labels.is_empty()).then(|| labels.join(" ")));
     field("by", Some(job.submitted_by.clone()));
     field("command", command(job));
+    field("asks for", asks::in_one_line(job));
     field("attempt", (job.attempt > 1).then(|| job.attempt.to_string()));
     field("retry of", job.retry_of.map(|id| id.to_string()));
     field("child of", job.parent.map(|id| format!("{id}, index {}", job.array_index.unwrap_or_default())));
     if let Some(progress) = array::progress(job) {
         let steps = array::next_steps(job, &progress, next).join(" · ");
-        field("children", Some(format!("{} · {steps}", array::counts(&progress))));
+        field("children", Some(format!("{} · {steps}", array::counts_of_children(&progress))));
     }
     let named = |id: WorkerId| workers.get(&id).map(|name| format!("{name} ")).unwrap_or_default();
     field("worker", job.worker.filter(|_| !gang).map(|id| format!("{}{id}", named(id))));
@@ -140,8 +143,9 @@ fn page(
     }
     if !events.is_empty() {
         page += "\n";
+        let rank_of = |event: &Event| tasks.iter().find(|task| gang && Some(task.id) == event.task_id);
         for event in events {
-            page += &event_line(event);
+            page += &event_line(event, rank_of(event).map(|task| task.rank));
             page.push('\n');
         }
     }

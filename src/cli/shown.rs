@@ -21,6 +21,17 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// `79.6 GiB`: binary units, as GPUs are sold, and as placement says what a job asks for.
+pub(super) fn binary(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 3] = [(40, "TiB"), (30, "GiB"), (20, "MiB")];
+    let (shift, unit) = UNITS.into_iter().find(|(shift, _)| bytes >> shift > 0).unwrap_or((20, "MiB"));
+    let tenths = ((u128::from(bytes) * 10) + (1_u128 << (shift - 1))) >> shift;
+    match tenths % 10 {
+        0 => format!("{} {unit}", tenths / 10),
+        tenth => format!("{}.{tenth} {unit}", tenths / 10),
+    }
+}
+
 /// `12 ms`, `3.4 s`, `2 min 5 s`, `1 h 3 min`, `2 d 4 h`.
 pub(super) fn span(seconds: Seconds) -> String {
     let millis = seconds.millis();
@@ -120,6 +131,9 @@ mod tests {
         }
         assert_eq!(size(4_100_000_000), "4.1 GB");
         assert_eq!(size(u64::MAX), "18.4 EB");
+        for (bytes, text) in [(85_520_809_984, "79.6 GiB"), (24 << 30, "24 GiB"), (1, "0 MiB")] {
+            assert_eq!(binary(bytes), text);
+        }
         let spans = [
             (0, "0 ms"),
             (999, "999 ms"),

@@ -15,7 +15,7 @@ pub(super) struct SpecArgs {
     /// A shell text instead of a command: bash -o pipefail -c TEXT
     #[arg(long, value_name = "TEXT", help_heading = "What runs")]
     pub(super) shell: Option<String>,
-    /// Read the job spec from a JSON, YAML or TOML file; flags override it
+    /// Read the job spec from a JSON, YAML or TOML file; `-` = JSON or YAML on standard input; flags override it
     #[arg(long, value_name = "FILE", help_heading = "What runs")]
     pub(super) spec: Option<PathBuf>,
     /// Folder to send along; `auto`: the nearest folder upwards with .git, pyproject.toml or .gpulayerignore, else this

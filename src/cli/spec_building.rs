@@ -122,26 +122,40 @@ fn secret(text: &str) -> Result<(&str, &str), CliError> {
 /// A spec, or a list of variables, that is larger was not written by hand, and no server takes it.
 const MOST_GIVEN_BYTES: u64 = 16 << 20;
 
-/// The text of a file that a flag names.
+/// What a flag names standard input with.
+const STANDARD_INPUT: &str = "-";
+
+/// The text of a file that a flag names, or of standard input.
 pub(super) fn given_text(flag: &'static str, path: &Path) -> Result<String, CliError> {
-    short_file::read_text(path, MOST_GIVEN_BYTES).map_err(|source| CliError::GivenFile {
-        flag,
-        path: path.to_owned(),
-        source,
-    })
+    let text = if path == Path::new(STANDARD_INPUT) {
+        short_file::take_text(std::io::stdin().lock(), MOST_GIVEN_BYTES)
+    } else {
+        short_file::read_text(path, MOST_GIVEN_BYTES)
+    };
+    text.map_err(|source| CliError::GivenFile { flag, path: path.to_owned(), source })
+}
+
+/// What a spec is written in: said by its name, else by how it begins.
+fn format_of(path: &Path, text: &str) -> &'static str {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("yaml" | "yml") => "YAML",
+        Some("toml") => "TOML",
+        None if path == Path::new(STANDARD_INPUT) && !text.trim_start().starts_with('{') => "YAML",
+        _ => "JSON",
+    }
 }
 
 pub(super) fn read_file(path: &Path) -> Result<Map<String, Value>, CliError> {
     let text = given_text("--spec", path)?;
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    let (format, value) = match extension {
+    let format = format_of(path, &text);
+    let value = match format {
         // YAML 1.2: `yes` and `no` are words, as in `env: {ANSWER: yes}`.
-        "yaml" | "yml" => {
+        "YAML" => {
             let words = serde_saphyr::options! { strict_booleans: true };
-            ("YAML", serde_saphyr::from_str_with_options::<Value>(&text, words).map_err(Into::into))
+            serde_saphyr::from_str_with_options::<Value>(&text, words).map_err(Into::into)
         }
-        "toml" => ("TOML", toml::from_str::<Value>(&text).map_err(Into::into)),
-        _ => ("JSON", serde_json::from_str::<Value>(&text).map_err(Into::into)),
+        "TOML" => toml::from_str::<Value>(&text).map_err(Into::into),
+        _ => serde_json::from_str::<Value>(&text).map_err(Into::into),
     };
     let mut value = value.map_err(|source| CliError::SpecFormat { path: path.to_owned(), format, source })?;
     let faults = human::to_wire(&mut value, "");

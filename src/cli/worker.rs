@@ -1,5 +1,6 @@
 //! `worker`: the fleet, and what an operator does with it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use futures_util::future::join_all;
@@ -9,12 +10,12 @@ use super::Context;
 use super::args::WorkerCommand;
 use super::error::CliError;
 use super::exit_status::ExitStatus;
-use super::fleet::{HEADER, notes, row, short_id, version, word};
+use super::fleet::{HEADER, SPARE, notes, row, short_id, version, word};
 use super::gpus;
 use super::job_choice::{all, one};
 use super::next_step::NextStep;
 use super::quantities;
-use super::screen::{Output, print, print_json, say, table};
+use super::screen::{Output, print, print_json, say, table_within};
 use super::server_choice::{OnDemand, Server};
 use super::shown::{harmless, moment, quoted, size, span, tail};
 use crate::client::endpoint::encoded;
@@ -22,12 +23,13 @@ use crate::client::{Client, ClientError};
 use crate::clock;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::{Job, Page};
-use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker, WorkerState};
+use crate::contract::server::WhoAmI;
+use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker, WorkerKind, WorkerState};
 
 /// Fewer characters of an id's end name nothing.
 const SHORTEST_TAIL: usize = 4;
 /// Workers hold far fewer; more are counted, not named.
-const MOST_TASKS: usize = 100;
+const MOST_TASKS: usize = 500;
 
 /// `gpulayer worker …`; without a verb it lists.
 pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> Result<ExitStatus, CliError> {
@@ -97,14 +99,30 @@ async fn list(context: &Context, client: &Client) -> Result<(), CliError> {
         }
         return output.flush();
     }
+    let mut workers = workers;
+    workers.sort_by(|one, other| (&one.name, one.id).cmp(&(&other.name, other.id)));
+    let held = held_gpus(client, &workers).await?;
     let rows: Vec<Vec<String>> = workers
         .iter()
         .map(|worker| {
             let namesakes = workers.iter().filter(|other| other.name == worker.name).count() - 1;
-            row(worker, client.server_version(), namesakes > 0)
+            row(worker, held.as_ref(), client.server_version(), namesakes > 0)
         })
         .collect();
-    table(&HEADER, &rows)
+    table_within(&HEADER, &rows, &SPARE)
+}
+
+/// The GPUs that tasks have; `None` for who sees some projects alone.
+async fn held_gpus(client: &Client, workers: &[Worker]) -> Result<Option<BTreeSet<String>>, CliError> {
+    if workers.iter().all(|worker| worker.capabilities.gpus.is_empty()) {
+        return Ok(None);
+    }
+    let me: WhoAmI = client.get("/v1/whoami").await?;
+    if !me.projects.is_empty() {
+        return Ok(None);
+    }
+    let live = live_tasks(client, None).await?;
+    Ok(Some(live.into_iter().flat_map(|live| live.task.gpus).collect()))
 }
 
 fn shown_name(worker: &Worker) -> String {
@@ -361,7 +379,7 @@ pub(super) async fn placed_on(server: &Server, given: &str) -> Result<String, Cl
             say(&format!(
                 "warning: no worker is called {} now{known}. A label is KEY=VALUE{}",
                 harmless(&given, false),
-                own_daemon_note(server)
+                own_daemon_note(server, &fleet)
             ));
             Ok(given)
         }
@@ -392,15 +410,15 @@ pub(super) async fn say_if_nowhere(server: &Server, labels: &[(&str, &str)]) -> 
         say(&format!(
             "warning: no worker has {} now{}",
             harmless(&shown.join(" and "), false),
-            own_daemon_note(server)
+            own_daemon_note(server, &fleet)
         ));
     }
     Ok(())
 }
 
-/// The machine's own daemon is easily taken for a server elsewhere.
-fn own_daemon_note(server: &Server) -> &'static str {
-    if server.own {
+/// The machine's own daemon is easily taken for a server elsewhere, as long as nobody has joined it.
+fn own_daemon_note(server: &Server, fleet: &[Worker]) -> &'static str {
+    if server.own && fleet.iter().all(|worker| worker.kind == WorkerKind::Local) {
         ". This is the own daemon of this machine; `gpulayer connect` chooses a server elsewhere"
     } else {
         ""

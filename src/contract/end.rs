@@ -61,7 +61,7 @@ end_reasons! {
     Signalled "signalled" User "A signal that GPUlayer did not send ended the program.",
     TimedOut "timed_out" User "The program ran longer than `timeout_s`.",
     QueueTimedOut "queue_timed_out" User "The job did not start within `queue_timeout_s`.",
-    Cancelled "cancelled" User "Somebody cancelled the job.",
+    Cancelled "cancelled" User "The job was cancelled on request.",
     DependencyFailed "dependency_failed" User "A job it depends on did not end as required.",
     OomKilled "oom_killed" User "The kernel killed a process of the task for lack of memory.",
     CudaOutOfMemory "cuda_out_of_memory" User "The program ran out of GPU memory.",

@@ -119,7 +119,10 @@ pub fn judge(wait: &Wait, over: Over) -> Result<(), Box<End>> {
         Over::Ended { .. } if wait.when == DependencyEnd::Ended => return Ok(()),
         Over::Ended { state, reason } => {
             let (state, reason) = (state.word(), reason.word());
-            (format!("it ended {state} ({reason})"), format!("{}: {state}, {reason}", wait.job))
+            match state == reason {
+                true => (format!("it ended {state}"), format!("{}: {state}", wait.job)),
+                false => (format!("it ended {state} ({reason})"), format!("{}: {state}, {reason}", wait.job)),
+            }
         }
         Over::Gone => ("it was removed".to_owned(), format!("{}: removed", wait.job)),
     };

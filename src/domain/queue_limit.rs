@@ -21,6 +21,13 @@ pub struct ProjectFull {
     pub asked: u64,
 }
 
+impl ProjectFull {
+    /// Whether they would be too many also if nothing else were there: no waiting makes room for them.
+    pub const fn never_fits(&self) -> bool {
+        self.asked > self.most
+    }
+}
+
 /// The limits of all projects, and how many jobs each has.
 #[derive(Debug, Default)]
 pub struct QueueLimits {
@@ -82,6 +89,8 @@ mod tests {
         limits.came(&other, 1_000_000);
         let full = limits.judge(&asked(2, 0)).unwrap_err();
         assert_eq!((full.most, full.present, full.asked), (3, 2, 2));
+        assert!(!full.never_fits(), "there is room once the others have ended");
+        assert!(limits.judge(&asked(4, 0)).unwrap_err().never_fits());
         assert_eq!(limits.judge(&asked(1, 1)), Ok(()));
         limits.ended("small");
         limits.ended("other");

@@ -16,9 +16,9 @@ use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::LogsRequest;
-use crate::contract::quantity::Seconds;
 use crate::domain::change::JobStanding;
 use crate::domain::credentials::{Denied, JobAct, OwnedJob, hiding};
+use crate::domain::time_left::at_most;
 use crate::store::StoreError;
 
 /// How long a queue reason may take to be found before the answer goes out without it.
@@ -26,15 +26,6 @@ const REASON_WITHIN: Duration = Duration::from_secs(1);
 
 /// Characters of an id's end that name a job in a sentence.
 const SHOWN_TAIL: usize = 6;
-
-/// A span as one says it.
-fn roughly(span: Seconds) -> String {
-    match span.millis().div_ceil(1000) {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7_200 => format!("{} min", seconds.div_ceil(60)),
-        seconds => format!("{} h", seconds.div_ceil(3_600)),
-    }
-}
 
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
@@ -162,8 +153,8 @@ impl EdgeState {
         let Ok(job) = self.owned(client, JobAct::See, holder.job_id) else { return Ok(reason) };
         let id = holder.job_id.to_string();
         let tail = &id[id.len() - SHOWN_TAIL..];
-        let at_most = holder.at_most.map(|left| format!(", up to {}", roughly(left))).unwrap_or_default();
-        Ok(reason.replace(ONE, &format!("held by job …{tail} ({}){at_most}", job.submitted_by)))
+        let up_to = holder.at_most.map(|left| format!(", up to {}", at_most(left))).unwrap_or_default();
+        Ok(reason.replace(ONE, &format!("held by job …{tail} ({}){up_to}", job.submitted_by)))
     }
 
     /// Returns when what is waited for is on disk, or at once for a job that is not live.

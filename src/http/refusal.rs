@@ -197,6 +197,14 @@ impl From<SubmitRefusal> for Refusal {
                 ErrorCode::StorageFull,
                 "the server's disk is nearly full; free some space and submit again",
             ),
+            SubmitRefusal::ProjectFull(full) if full.never_fits() => {
+                let most = full.most;
+                let detail = format!(
+                    "{full}, however long you wait: submit at most {most} at a time (`--array` of at most {most}), or have the \
+                     limit raised"
+                );
+                Self::new(ErrorCode::ProjectFull, detail)
+            }
             SubmitRefusal::ProjectFull(full) => Self::new(
                 ErrorCode::ProjectFull,
                 format!("{full}: wait until some have ended, cancel some, or have the limit raised"),

@@ -20,12 +20,16 @@ pub fn spec(reads: &Reads, before: &Job, failed: bool) -> Result<JobSpec, Refusa
     if failed {
         let indices = if spec.array.is_some() { reads.failed_indices(before.id)? } else { Vec::new() };
         if before.state == JobState::Succeeded || (spec.array.is_some() && indices.is_empty()) {
+            let detail = match spec.array {
+                Some(_) => "all children of the array succeeded, so none failed that could be repeated",
+                None => "the job is no array and succeeded: leave `failed` out to repeat it all the same",
+            };
             let fault = Fault {
                 pointer: "/failed".to_owned(),
                 code: "invalid".to_owned(),
-                detail: "all of it succeeded, so there is nothing to repeat".to_owned(),
+                detail: detail.to_owned(),
             };
-            return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
+            return Err(Refusal::new(ErrorCode::InvalidRequest, detail).with_faults(vec![fault]));
         }
         only(&mut spec, indices);
     }

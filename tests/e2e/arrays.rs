@@ -185,7 +185,7 @@ async fn a_person_runs_an_array_and_sees_each_child() {
     let list = shown(&["ps", "--parent", "sweep"]);
     assert!(list.contains("sweep[0]") && list.contains("sweep[2]"), "{list}");
     let page = shown(&["show", "sweep"]);
-    assert!(page.contains("3 of 3 children ended, 1 failed"), "{page}");
+    assert!(page.contains("3 of 3 ended, 1 failed"), "{page}");
     let logs = shown(&["logs", "sweep"]);
     assert!(logs.contains("is an array"), "{logs}");
     let again = shown(&["retry", "--failed", "sweep"]);

@@ -155,7 +155,7 @@ async fn eight_gpus_are_shared_out_whole_and_every_program_is_told_its_own() {
     }
     assert_eq!(given.len(), 8);
     let shown = printed(house, &["worker", "list"]);
-    assert!(shown.contains("GPUS") && shown.contains(" 8 "), "{shown}");
+    assert!(shown.contains("GPUS") && shown.contains(" 0/8 "), "{shown}");
 
     // Who waits is told for what, and who has it.
     let words = ["run", "--source", "none", "--gpus", "1", "--cpus", "0.5", "--", "true"];
@@ -299,7 +299,7 @@ async fn a_gpu_that_cannot_be_had_costs_itself_alone() {
     site.stands(0, |standing| *standing == GpuStanding::BusyOutside { pids: vec![me] }).await;
     let all = site.house.submit(&held(&site.house, 8, "all")).await.id;
     reason_with(&site.house, all, "7 free of 8 (1 used by programs outside)").await;
-    assert!(printed(&site.house, &["worker", "list"]).contains("7 of 8"));
+    assert!(printed(&site.house, &["worker", "list"]).contains(" 7/8 "));
     let seven = site.house.submit(&held(&site.house, 7, "seven")).await.id;
     let taken = told(&site.house, seven).await.2;
     assert!(!taken.contains(&site.gpus[0].uuid), "the eighth is not offered");

@@ -44,3 +44,4 @@ mod twins;
 mod verdicts;
 #[path = "../support/volume.rs"]
 mod volume;
+mod words;

@@ -48,7 +48,7 @@ fn fetching_nothing_is_no_success_and_makes_no_folder() {
     let again = house.run(&["cancel", "@last"]);
     assert!(String::from_utf8_lossy(&again.stdout).contains("had ended already: cancelled"), "{again:?}");
     let ps = String::from_utf8(house.run(&["ps"]).stdout).unwrap();
-    assert!(ps.contains("somebody cancelled the job"), "{ps}");
+    assert!(ps.contains("the job was cancelled on request"), "{ps}");
     assert!(house.run(&["down", "--yes"]).status.success());
 }
 

@@ -91,7 +91,7 @@ impl LiveArray {
             (JobState::Succeeded, End::of(EndReason::Completed, None))
         } else if self.cancel_requested_at.is_some() {
             let (ended, all) = (self.progress.succeeded, self.len());
-            let detail = format!("cancelled; {ended} of {all} children had succeeded");
+            let detail = format!("{ended} of {all} children had succeeded");
             (JobState::Cancelled, End::of(EndReason::Cancelled, detail))
         } else {
             (JobState::Failed, self.worst_end())

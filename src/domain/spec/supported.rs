@@ -26,7 +26,8 @@ const NOT_YET: &[NotYet] = &[
     row(&["workload", "function"], blank, "Python functions"),
     NotYet {
         absent: true,
-        instead: "`env` starts the command once per node, with its rank and peers in the environment",
+        instead: "the launcher `env` (`--distributed=env`) starts the command once per node, with its rank and peers in the \
+                  environment",
         ..row(
             &["distributed", "launcher"],
             |value| !(value.is_null() || value == "torchrun" || value == "direct"),

@@ -1,0 +1,70 @@
+//! Why a job that somebody sits and waits for does not start yet.
+
+use super::explain;
+use super::next_step::NextStep;
+use super::screen::say;
+use super::shown::{harmless, tail};
+use crate::client::Client;
+use crate::contract::explain::Explanation;
+use crate::contract::ids::JobId;
+use crate::contract::job::{Job, JobState};
+use crate::domain::placement;
+
+/// The reason of a job that waits where there is no worker at all.
+const NO_WORKER: &str = "no worker is connected";
+
+/// `1 GPU: held by job …a7kq2b (alice), up to 40 min`; `None` when it is not tasks that the job waits for, or the server
+/// does not say.
+async fn waiting_for(client: &Client, id: JobId) -> Option<String> {
+    let explanation: Explanation = client.get(&format!("/v1/jobs/{id}/explain")).await.ok()?;
+    if explanation.quota.is_some() {
+        return None;
+    }
+    let held = explain::held(explanation.waiting_for.as_ref()?);
+    Some(match explanation.ahead {
+        None | Some(0) => held,
+        Some(_) => format!("{held} · {}", explain::turn(&explanation)),
+    })
+}
+
+/// Why a job waits, said once and again when it changes.
+#[derive(Default)]
+pub(super) struct WaitReason {
+    said: String,
+    /// That waiting does not help was said.
+    told: bool,
+    /// It does not wait any more.
+    pub(super) started: bool,
+}
+
+impl WaitReason {
+    /// Looks again, and says what has changed.
+    pub(super) async fn look(&mut self, client: &Client, next: &NextStep, id: JobId) {
+        let Ok(job) = client.get::<Job>(&format!("/v1/jobs/{id}")).await else { return };
+        self.started = !matches!(job.state, JobState::Queued | JobState::Provisioning);
+        let reason = job.queue_reason.filter(|reason| *reason != self.said);
+        if let (false, Some(reason)) = (self.started, reason) {
+            let told = match waiting_for(client, id).await {
+                Some(waiting) => format!("waiting for {}", harmless(&waiting, false)),
+                None => format!("waiting: {}", harmless(&reason, false)),
+            };
+            // Who has read it once knows where there is more.
+            let more = match self.said.is_empty() {
+                true => format!(" · {}", next.command(&format!("explain {}", tail(id)))),
+                false => String::new(),
+            };
+            say(&format!("{told}{more}"));
+            if reason == NO_WORKER {
+                say(explain::TO_HAVE_WORKERS);
+            }
+            if !self.told && placement::never_fits(&reason) {
+                self.told = true;
+                let cancel = next.command(&format!("cancel {}", tail(id)));
+                say(&format!(
+                    "no worker here can take it as it is, so it waits until one can · `{cancel}` ends it"
+                ));
+            }
+            self.said = reason;
+        }
+    }
+}
