@@ -39,8 +39,8 @@ def digest_of(path: str) -> tuple[str, int]:
                 size += len(piece)
     except IsADirectoryError:
         raise ConfigurationError(
-            f"{path} is a folder, which this version of the SDK does not send: `gpulayer artifact put {path}` prints an "
-            'address to give instead, as {"artifact": ADDRESS, "unpack": True}'
+            f"{path} is a folder, which this version of the SDK does not send: `gpulayer artifact put {path}` prints "
+            'an address to give instead, as {"artifact": ADDRESS, "unpack": True}'
         ) from None
     except OSError as fault:
         raise ConfigurationError(f"cannot read the input {path}: {fault}") from fault

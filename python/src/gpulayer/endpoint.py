@@ -88,7 +88,8 @@ def connection_string(text: str) -> Target:
     token, at, authority = place.partition("@")
     if not at or not _TOKEN.fullmatch(token):
         raise ConfigurationError(
-            f"the connection string holds no token: `{SCHEME}TOKEN@HOST:PORT?pin=sha256:…` with a `glc_…` token is expected"
+            f"the connection string holds no token: `{SCHEME}TOKEN@HOST:PORT?pin=sha256:…` with a `glc_…` token "
+            "is expected"
         )
     if token.startswith("glj_"):
         raise ConfigurationError(
@@ -106,7 +107,8 @@ def connection_string(text: str) -> Target:
             plain = True
         else:
             raise ConfigurationError(
-                "the connection string says something this version does not know; only `pin=` and `plain=1` may follow `?`"
+                "the connection string says something this version does not know; only `pin=` and `plain=1` may "
+                "follow `?`"
             )
     endpoint = Endpoint("http" if plain else "https", *found)
     if plain and not endpoint.is_loopback:

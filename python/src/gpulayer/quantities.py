@@ -66,12 +66,11 @@ def shown_size(size: int) -> str:
     """`1.2 MB`, for people."""
     if size < 1000:
         return f"{size} B"
-    value = float(size)
-    for unit in ("kB", "MB", "GB", "TB", "PB"):
+    value, units = size / 1000, ["kB", "MB", "GB", "TB", "PB"]
+    while value >= 999.95 and len(units) > 1:
         value /= 1000
-        if value < 999.5:
-            break
-    return f"{value:.1f} {unit}"
+        units.pop(0)
+    return f"{value:.1f} {units[0]}"
 
 
 def shown_span(seconds: float) -> str:
