@@ -163,6 +163,7 @@ def test_a_gang_of_one_knows_its_place(client: gl.Client) -> None:
 
 
 def test_what_cannot_run_is_explained(client: gl.Client) -> None:
+    until(lambda: client.explain(gl.command(["true"])).verdict == "fits")
     spec = gl.command(["true"], cpus=100_000)
     told = client.explain(spec)
     assert told.verdict == "never" and told.suggestions and "cpus" in told.suggestions[0].pointer
@@ -263,7 +264,7 @@ def test_a_daemon_that_was_stopped_on_purpose_stays_stopped_for_who_waits(client
     job = client.submit(gl.command(["sleep", "60"]))
 
     async def work() -> None:
-        waiting = asyncio.ensure_future(job.events(follow=True)._next_batch())
+        waiting = asyncio.ensure_future(job.events(follow=True)._batches.next())
         stream = job.logs(follow=True)
         following = asyncio.ensure_future(stream.__anext__())
         await asyncio.wait_for(asyncio.shield(waiting), 30)

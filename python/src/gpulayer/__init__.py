@@ -13,7 +13,6 @@ truth about how it ended.
 `async for line in job.logs(follow=True)`.
 """
 
-from .both import Stream
 from .client import Client, connect, local
 from .default import default_client, explain, job, jobs, submit, submit_all, use
 from .endpoint import Endpoint
@@ -61,6 +60,7 @@ from .records import (
     WhoAmI,
 )
 from .spec import Spec, command, distributed
+from .stream import Stream
 from .version import VERSION as __version__
 
 __all__ = [

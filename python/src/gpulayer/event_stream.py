@@ -3,13 +3,16 @@ the last id."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Mapping, Optional
+from typing import Any, AsyncIterator, Awaitable, Callable, Generic, Mapping, Optional, TypeVar
 
 from .errors import CutError, GPUlayerError, UnreachableError
 from .routes import Route
-from .session import SILENT_S, Session
+from .session import SILENT_S, Line, Patience, Session
+
+T = TypeVar("T")
 
 #: One event takes no more; whoever sends more is no server of ours.
 _LONGEST_EVENT_BYTES = 16 << 20
@@ -61,44 +64,124 @@ class Reader:
         return found
 
 
-async def follow(
-    session: Session, route: Route, names: Mapping[str, str], query: Mapping[str, object], after: int
-) -> AsyncIterator[list[StreamEvent]]:
-    """Events in batches until `end`, over cuts and restarts of the server, none lost and none twice."""
-    patience = session.patience(following=True)
-    asked = dict(query, after=after or None)
-    while True:
-        try:
-            async for batch in _one_stream(session, route, names, asked, after):
-                patience.renew()
-                numbers = [event.id for event in batch if event.id is not None]
-                if numbers:
-                    after = max(numbers)
-                    # What was asked for at first is behind us: it goes on from here.
-                    asked = dict(query, after=after, tail=None) if "tail" in query else dict(query, after=after)
-                fresh = [event for event in batch if event.kind != "end"]
-                if fresh:
-                    yield fresh
-                if len(fresh) < len(batch):
-                    return
-            raise CutError(f"the stream {route.path.format_map(dict(names))} was cut")
-        except GPUlayerError as failed:
-            if isinstance(failed, UnreachableError):
-                await session.revive(patience)
-            if not await patience.pause_after(failed):
-                raise
+class Follower(Generic[T]):
+    """What a route's stream says from `after` on, until its `end`: over cuts and restarts of the server, nothing lost
+    and nothing twice. Events of another kind than `kind` are left out."""
+
+    def __init__(
+        self,
+        session: Session,
+        route: Route,
+        names: Mapping[str, str],
+        query: Mapping[str, object],
+        after: int,
+        kind: str,
+        convert: Callable[[Any], T],
+    ) -> None:
+        self._session = session
+        self._route, self._names, self._query = route, names, dict(query)
+        self._operation = f"{route.method} {route.path.format_map(dict(names))}"
+        self._after = after
+        self._kind, self._convert = kind, convert
+        self._patience: Optional[Patience] = None
+        self._held: Optional[contextlib.AsyncExitStack] = None
+        self._line: Optional[Line] = None
+        self._pieces: Optional[AsyncIterator[bytes]] = None
+        self._reader = Reader()
+        self._over = False
+
+    async def next(self) -> Optional[list[T]]:
+        """What has come meanwhile; `None` after `end`."""
+        if self._patience is None:
+            self._patience = self._session.patience(following=True)
+        while not self._over:
+            try:
+                batch = self._reader.feed(await self._piece())
+                if batch:
+                    self._patience.renew()
+                    return self._taken(batch)
+            except GPUlayerError as failed:
+                await self.close()
+                if isinstance(failed, UnreachableError):
+                    await self._session.revive(self._patience)
+                if not await self._patience.pause_after(failed):
+                    raise
+        await self.close()
+        return None
+
+    def _taken(self, batch: list[StreamEvent]) -> list[T]:
+        numbers = [event.id for event in batch if event.id is not None]
+        if numbers:
+            self._after = max(numbers)
+            # What was asked for at first is behind us: after a cut it goes on from here.
+            self._query.pop("tail", None)
+        self._over = any(event.kind == "end" for event in batch)
+        return [self._convert(event.data) for event in batch if event.kind == self._kind]
+
+    async def _piece(self) -> bytes:
+        if self._pieces is None:
+            await self._connect()
+        assert self._pieces is not None
+        with self._session.told(self._operation, SILENT_S):
+            async for piece in self._pieces:
+                return piece
+        raise CutError(f"the stream {self._operation} was cut")
+
+    async def _connect(self) -> None:
+        headers = {"Accept": "text/event-stream"}
+        query = dict(self._query)
+        if self._after:
+            headers["Last-Event-ID"] = str(self._after)
+            query["after"] = self._after
+        held = contextlib.AsyncExitStack()
+        opening = self._session.open(self._route, self._names, query, headers=headers, answer_s=SILENT_S)
+        answer = await held.enter_async_context(opening)
+        self._held, self._pieces, self._reader = held, answer.aiter_bytes(), Reader()
+        self._line = self._session.line
+        if self._line is not None:
+            self._line.streams.add(self)
+
+    async def close(self) -> None:
+        """Lets go of the connection."""
+        held, self._held, self._pieces = self._held, None, None
+        if self._line is not None:
+            self._line.streams.discard(self)
+        if held is not None:
+            await held.aclose()
+
+    def close_soon(self) -> None:
+        """The same from any thread, without waiting."""
+        if self._line is not None and self._held is not None:
+            self._line.soon(self.close)
 
 
-async def _one_stream(
-    session: Session, route: Route, names: Mapping[str, str], query: Mapping[str, object], after: int
-) -> AsyncIterator[list[StreamEvent]]:
-    """The events of one answer."""
-    headers = {"Accept": "text/event-stream"}
-    if after:
-        headers["Last-Event-ID"] = str(after)
-    reader = Reader()
-    async with session.open(route, names, query, headers=headers, answer_s=SILENT_S) as answer:
-        async for piece in answer.aiter_bytes():
-            batch = reader.feed(piece)
-            if batch:
-                yield batch
+class Pages(Generic[T]):
+    """The same sequence as far as it has come, page by page."""
+
+    def __init__(
+        self,
+        ask: Callable[[int], Awaitable[Mapping[str, Any]]],
+        after: int,
+        convert: Callable[[Any], T],
+        once: bool = False,
+    ) -> None:
+        self._ask = ask
+        self._after: Optional[int] = after
+        self._convert = convert
+        self._once = once
+
+    async def next(self) -> Optional[list[T]]:
+        """The next page; `None` after the last."""
+        if self._after is None:
+            return None
+        answer = await self._ask(self._after)
+        items, after = answer["items"], answer["next_after"]
+        more = items and not self._once and after > self._after
+        self._after = after if more else None
+        return [self._convert(item) for item in items]
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def close_soon(self) -> None:
+        """There is nothing to let go of."""

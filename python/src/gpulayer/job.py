@@ -6,17 +6,18 @@ import html
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Generator, Mapping, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, TypeVar, Union
 
 from . import background, routes
-from .both import Stream, both
+from .both import both
 from .errors import JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
-from .event_stream import follow
+from .event_stream import Follower, Pages
 from .outputs import Outputs, bring
 from .progress import Line
 from .quantities import shown_size, shown_span
 from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, Task
 from .routes import Route
+from .stream import Stream
 from .wire import read, read_all
 
 if TYPE_CHECKING:
@@ -195,21 +196,17 @@ class Job:
         given = {name: value for name, value in query.items() if value is not None}
         names = {"job_id": self.id}
 
-        async def followed() -> AsyncIterator[list[T]]:
-            async for batch in follow(self.client.session, route, names, given, after):
-                yield [convert(event.data) for event in batch if event.kind == kind]
+        if following:
+            return Stream(lambda: Follower(self.client.session, route, names, given, after, kind, convert))
+        # The last lines are one answer; else it is page after page.
+        whole = "tail" in given
 
-        async def so_far() -> AsyncIterator[list[T]]:
-            at = after
-            while True:
-                paged = given if "tail" in given else {**given, "after": at, "limit": _PAGE}
-                answer = await self._call(route, paged)
-                yield [convert(item) for item in answer["items"]]
-                if "tail" in given or answer["next_after"] == at or len(answer["items"]) == 0:
-                    return
-                at = answer["next_after"]
+        async def page(after: int) -> Mapping[str, Any]:
+            asked = given if whole else {**given, "after": after, "limit": _PAGE}
+            answer: Mapping[str, Any] = await self._call(route, asked)
+            return answer
 
-        return Stream(followed if following else so_far)
+        return Stream(lambda: Pages(page, after, convert, whole))
 
     @both
     async def tasks(self) -> tuple[Task, ...]:

@@ -9,7 +9,7 @@ import json
 import secrets
 import ssl
 import time
-from typing import Any, AsyncGenerator, Awaitable, Callable, Generator, Mapping, Optional, TypeVar
+from typing import Any, AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Optional, Protocol, TypeVar
 
 import httpx
 
@@ -96,7 +96,8 @@ class Session:
         self.daemon = daemon
         self._reconnect_s = reconnect_s
         self._follow_s = follow_s
-        self._line: Optional[_Line] = None
+        #: The connections, once there are any.
+        self.line: Optional[Line] = None
         self.closed = False
 
     def patience(self, following: bool = False) -> Patience:
@@ -177,7 +178,7 @@ class Session:
             headers=dict(headers),
             timeout=httpx.Timeout(answer_s, connect=_CONNECT_S, pool=None),
         )
-        with self._told(operation, answer_s):
+        with self.told(operation, answer_s):
             answer = await http.send(request, stream=True)
             try:
                 ours = _VERSION_HEADER in answer.headers
@@ -188,7 +189,7 @@ class Session:
                 await answer.aclose()
 
     @contextlib.contextmanager
-    def _told(self, operation: str, answer_s: float) -> Generator[None, None, None]:
+    def told(self, operation: str, answer_s: float) -> Generator[None, None, None]:
         """The HTTP library's errors, told as ours."""
         where = self.target.endpoint
         try:
@@ -214,53 +215,70 @@ class Session:
         if self.closed:
             raise RuntimeError("this client is closed")
         loop = asyncio.get_running_loop()
-        if self._line is None or self._line.loop is not loop:
+        if self.line is None or self.line.loop is not loop:
             # The first call, or the first one after a fork: connections of the parent are left alone.
-            self._line = _Line(loop, _client(self.target))
-        return self._line.http
+            self.line = Line(loop, _client(self.target))
+        return self.line.http
 
     def close_soon(self) -> None:
         """Closes from any thread, without waiting. Used when nobody refers to the client any more."""
-        line, self._line = self._line, None
+        line, self.line = self.line, None
         if line is not None:
-            line.close_soon()
+            line.soon(line.close)
 
     async def close(self) -> None:
         """Closes the connections. On the background loop."""
-        line, self._line = self._line, None
+        line, self.line = self.line, None
         if line is not None:
             await line.close()
 
 
-_lines: "set[_Line]" = set()
+_lines: set[Line] = set()
 
 
-class _Line:
+class Open(Protocol):
+    """Something that reads from a connection, and has to be closed before it."""
+
+    async def close(self) -> None:
+        """Lets go of the connection."""
+
+
+class Line:
     """Connections, and the loop they belong to. It holds the background alive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
         self.loop = loop
         self.http = http
+        #: What is being read from them.
+        self.streams: set[Open] = set()
         self._background = background.current()
         self._background.hold()
         _lines.add(self)
 
     async def close(self) -> None:
+        """Closes the connections. On their loop."""
         if self in _lines:
-            _lines.discard(self)
-            await self.http.aclose()
+            await self.end()
             self._background.let_go(wait=False)
 
-    def close_soon(self) -> None:
-        if self._background is background.current() and not self.loop.is_closed():
+    async def end(self) -> None:
+        """The same when the background ends by itself."""
+        _lines.discard(self)
+        for stream in list(self.streams):
+            await stream.close()
+        await self.http.aclose()
+
+    def soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Carries out on the loop, from any thread, without waiting; not at all when the loop is over, or is that of
+        the process this one was forked from."""
+        if self._background is background.current():
             with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self.close()))
+                self.loop.call_soon_threadsafe(lambda: self.loop.create_task(work()))
 
 
 async def _close_lines(loop: asyncio.AbstractEventLoop) -> None:
     for line in [each for each in _lines if each.loop is loop]:
-        _lines.discard(line)
-        await line.http.aclose()
+        await line.end()
 
 
 background.at_end(_close_lines)
