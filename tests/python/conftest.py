@@ -21,7 +21,7 @@ SOURCES = str(Path(gl.__file__).parents[1])
 ROOT = Path(__file__).parents[2]
 
 
-def until(condition: Callable[[], Any], within_s: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], within_s: float = 60.0) -> Any:
     """What a condition across processes gives when it holds; the test fails when it does not in time."""
     deadline = time.monotonic() + within_s
     while True:

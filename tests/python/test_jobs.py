@@ -262,6 +262,7 @@ def test_a_daemon_that_was_stopped_on_purpose_stays_stopped_for_who_waits(client
     import subprocess
 
     job = client.submit(gl.command(["sleep", "60"]))
+    until(lambda: job.refresh().state == "running")
 
     async def work() -> None:
         waiting = asyncio.ensure_future(job.events(follow=True)._batches.next())
