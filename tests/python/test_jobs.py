@@ -23,7 +23,7 @@ def test_a_command_runs_and_brings_back_its_log_its_files_and_its_end(client: gl
     assert [event.type for event in job.events()][0] == "job_queued"
     assert [event.seq for event in job.events(follow=True)] == [event.seq for event in job.events()]
     assert [task.state for task in job.tasks()] == ["succeeded"]
-    assert client.job(job.id) == job and client.jobs(name="first") == [job]
+    assert client.attach(job.id) == job and client.jobs(name="first") == [job]
     assert "succeeded" in job._repr_html_() and "d/x" in job._repr_html_()
 
 
@@ -220,6 +220,20 @@ def test_everything_has_a_form_for_asyncio(client: gl.Client, tmp_path: Path) ->
     assert asyncio.run(client.whoami.aio()).role == "admin"
 
 
+def test_a_long_log_comes_whole_by_pages_and_by_stream(client: gl.Client) -> None:
+    job = client.submit(gl.command(["seq", "3000"]))
+    job.result()
+    expected = [str(number) for number in range(1, 3001)]
+    assert lines(job) == expected == lines(job, follow=True)
+    assert lines(job, after=2990) == expected[2990:] == lines(job, follow=True, after=2990)
+    assert lines(job, follow=True, tail=3) == expected[-3:] == lines(job, tail=3)
+
+
+def test_what_is_no_json_is_refused_before_it_is_sent(client: gl.Client) -> None:
+    with pytest.raises(gl.ConfigurationError, match="cannot be written as JSON"):
+        client.submit(gl.command(["x"], array=[{1, 2}]))
+
+
 def test_a_stream_left_early_can_be_closed(client: gl.Client) -> None:
     job = client.submit(gl.command(shell="echo a; sleep 60"))
     with job.logs(follow=True) as stream:
@@ -277,7 +291,7 @@ def test_a_daemon_that_was_stopped_on_purpose_stays_stopped_for_who_waits(client
             await following
 
     asyncio.run(work())
-    assert client.job(job.id).state == "running", "the next call starts it again"
+    assert client.attach(job.id).state == "running", "the next call starts it again"
     job.cancel(now=True).wait()
 
 
@@ -294,6 +308,6 @@ def test_the_default_server_is_the_command_lines(home: Path) -> None:
     with gl.connect() as client:
         gl.use(client)
         job = gl.submit(gl.command(["true"]))
-        assert job.result().reason == "completed" and gl.job(job.id) == job and gl.jobs() == [job]
+        assert job.result().reason == "completed" and gl.attach(job.id) == job and gl.jobs() == [job]
         assert gl.command(["true"]).submit().wait().succeeded
         assert gl.explain(gl.command(["true"])).verdict == "fits" == gl.command(["true"]).explain().verdict

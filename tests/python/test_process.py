@@ -67,6 +67,17 @@ def test_a_forgotten_client_leaves_none_either(client: gl.Client, binary: str) -
     until(lambda: (threading.active_count(), sockets()) == (threads, before))
 
 
+def test_a_forgotten_stream_lets_go_of_its_connection(client: gl.Client) -> None:
+    job = client.submit(gl.command(shell="echo a; sleep 60"))
+    before = sockets()
+    streams = [job.logs(follow=True) for _ in range(3)]
+    assert [next(stream).text for stream in streams] == ["a"] * 3
+    assert sockets() >= before + 2
+    del streams
+    until(lambda: sockets() <= before)
+    job.cancel(now=True).wait()
+
+
 def test_many_threads_share_a_client(client: gl.Client) -> None:
     names: list[str] = []
     threads = [threading.Thread(target=lambda: names.append(client.whoami().name)) for _ in range(20)]
@@ -106,7 +117,7 @@ def test_ctrl_c_ends_the_waiting_and_leaves_the_job(client: gl.Client) -> None:
         process = started(
             f"""
             import gpulayer as gl
-            job = gl.local().job("{job.id}")
+            job = gl.local().attach("{job.id}")
             print("waits", flush=True)
             try:
                 {call}

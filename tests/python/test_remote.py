@@ -230,5 +230,5 @@ def test_the_answer_that_was_lost_is_asked_for_again_under_the_same_key(server: 
             thread.join()
     assert keys[0] == keys[1] and keys[0]
     with gl.connect(f"unix:{near}") as client:
-        assert client.jobs() == [client.job(job.id)] or [each.id for each in client.jobs()] == [job.id]
-        until(lambda: client.job(job.id).ended)
+        assert client.jobs() == [client.attach(job.id)] or [each.id for each in client.jobs()] == [job.id]
+        until(lambda: client.attach(job.id).ended)

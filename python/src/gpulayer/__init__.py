@@ -14,7 +14,7 @@ truth about how it ended.
 """
 
 from .client import Client, connect, local
-from .default import default_client, explain, job, jobs, submit, submit_all, use
+from .default import attach, default_client, explain, jobs, submit, submit_all, use
 from .endpoint import Endpoint
 from .errors import (
     AuthenticationError,
@@ -42,7 +42,7 @@ from .errors import (
     UntrustedError,
     WaitTimeoutError,
 )
-from .job import Job
+from .job_handle import Job
 from .outputs import Outputs
 from .records import (
     End,
@@ -108,12 +108,12 @@ __all__ = [
     "WaitTimeoutError",
     "WhoAmI",
     "__version__",
+    "attach",
     "command",
     "connect",
     "default_client",
     "distributed",
     "explain",
-    "job",
     "jobs",
     "local",
     "submit",

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 from . import artifacts, background, routes
 from .both import both
 from .endpoint import Endpoint
-from .job import Job
+from .job_handle import Job
 from .own_daemon import OwnDaemon
 from .records import Explanation, ServerStatus, WhoAmI
 from .server_choice import Choice, choose
@@ -72,12 +72,15 @@ class Client:
         if not wire:
             return []
         answer = await self.session.call(routes.BATCH, body={"jobs": wire}, key=key, headers=_STRICT)
-        return [await self._found(job_id) for job_id in answer["ids"]]
+        ids: list[str] = answer["ids"]
+        # They are among the newest; what others have submitted meanwhile may push some out.
+        newest = {job.id: job for job in await self.listed(len(ids))}
+        return [newest.get(job_id) or await self._found(job_id) for job_id in ids]
 
     @both
-    async def job(self, job: str) -> Job:
-        """The job with this id."""
-        return await self._found(job)
+    async def attach(self, job_id: str) -> Job:
+        """The job with this id, whoever submitted it from where; `wait` and `logs` go on with it."""
+        return await self._found(job_id)
 
     @both
     async def jobs(self, /, limit: int = 50, **filters: Any) -> list[Job]:

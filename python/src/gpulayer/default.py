@@ -7,7 +7,7 @@ import threading
 from typing import Any, Iterable, Optional
 
 from .client import AnySpec, Client, connect
-from .job import Job
+from .job_handle import Job
 from .records import Explanation
 
 _lock = threading.Lock()
@@ -40,9 +40,9 @@ def submit_all(specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[J
     return default_client().submit_all(specs, key=key)
 
 
-def job(job: str) -> Job:
-    """`Client.job` at the default server."""
-    return default_client().job(job)
+def attach(job_id: str) -> Job:
+    """`Client.attach` at the default server."""
+    return default_client().attach(job_id)
 
 
 def jobs(limit: int = 50, **filters: Any) -> list[Job]:

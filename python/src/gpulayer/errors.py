@@ -25,7 +25,7 @@ from .records import End, Fault
 from .wire import read_all
 
 if TYPE_CHECKING:
-    from .job import Job
+    from .job_handle import Job
 
 
 class GPUlayerError(Exception):

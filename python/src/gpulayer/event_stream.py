@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Awaitable, Callable, Generic, Mapping, Optional, TypeVar
 
@@ -13,6 +14,7 @@ from .routes import Route
 from .session import SILENT_S, Line, Patience, Session
 
 T = TypeVar("T")
+_LOG = logging.getLogger("gpulayer")
 
 #: One event takes no more; whoever sends more is no server of ours.
 _LONGEST_EVENT_BYTES = 16 << 20
@@ -116,6 +118,9 @@ class Follower(Generic[T]):
             # What was asked for at first is behind us: after a cut it goes on from here.
             self._query.pop("tail", None)
         self._over = any(event.kind == "end" for event in batch)
+        for gap in batch:
+            if gap.kind == "gap":
+                _LOG.warning("%s: the server has no longer what was between: %s", self._operation, gap.data)
         return [self._convert(event.data) for event in batch if event.kind == self._kind]
 
     async def _piece(self) -> bytes:

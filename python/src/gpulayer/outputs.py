@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Union, overload
 from . import artifacts, routes
 from .both import both
 from .errors import FileInTheWayError, UnexpectedAnswerError
-from .progress import Bar
 from .quantities import shown_size
 from .records import OutputFile, UndeclaredFile
+from .terminal import Bar
 
 if TYPE_CHECKING:
-    from .job import Job
+    from .job_handle import Job
 
 AnyFile = Union[OutputFile, UndeclaredFile]
 

@@ -16,6 +16,7 @@ import httpx
 from . import background
 from .endpoint import Target
 from .errors import (
+    ConfigurationError,
     ConnectionFailedError,
     CutError,
     GPUlayerError,
@@ -119,7 +120,7 @@ class Session:
         sent = dict(headers)
         content: Optional[bytes] = None
         if body is not None:
-            content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
+            content = _json(f"{route.method} {route.path}", body)
             sent["Content-Type"] = "application/json"
         if route.keyed:
             sent["Idempotency-Key"] = secrets.token_hex(16) if key is None else key
@@ -286,7 +287,8 @@ background.at_end(_close_lines)
 
 def _client(target: Target) -> httpx.AsyncClient:
     endpoint = target.endpoint
-    headers = {"User-Agent": f"gpulayer-python/{VERSION}"}
+    # Not compressed: downloads go on by their offset after a cut.
+    headers = {"User-Agent": f"gpulayer-python/{VERSION}", "Accept-Encoding": "identity"}
     if target.token is not None:
         headers["Authorization"] = f"Bearer {target.token}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=60.0)
@@ -304,6 +306,13 @@ def _client(target: Target) -> httpx.AsyncClient:
         # The proxy that the environment names, never for what is on this machine.
         trust_env=not endpoint.is_loopback,
     )
+
+
+def _json(operation: str, body: object) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError) as fault:
+        raise ConfigurationError(f"what {operation} is to send cannot be written as JSON: {fault}") from fault
 
 
 def _refused(operation: str, status: int, body: bytes) -> GPUlayerError:

@@ -15,7 +15,7 @@ from .quantities import Size, Span, size_bytes, span_s
 
 if TYPE_CHECKING:
     from .client import Client
-    from .job import Job
+    from .job_handle import Job
     from .records import Explanation
 
     JobLike = Union[Job, str]

@@ -13,11 +13,11 @@ from .both import both
 from .errors import JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
 from .event_stream import Follower, Pages
 from .outputs import Outputs, bring
-from .progress import Line
 from .quantities import shown_size, shown_span
 from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, Task
 from .routes import Route
 from .stream import Stream
+from .terminal import Line
 from .wire import read, read_all
 
 if TYPE_CHECKING:
