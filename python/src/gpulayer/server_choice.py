@@ -185,7 +185,8 @@ class Saved:
 
 def _toml(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return table
     except FileNotFoundError:
         return {}
     except OSError as fault:
