@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
@@ -117,6 +120,70 @@ def server(binary: str, home: Path) -> Iterator[Server]:
     server = Server(binary, home)
     yield server
     server.stop()
+
+
+class CuttingProxy:
+    """Stands on loopback before a daemon's Unix socket, and cuts connections: each entry of `cuts` is the direction
+    (`up` to the daemon, `down` from it) and after how many bytes of that direction, over all connections."""
+
+    def __init__(self, near: str, cuts: list[tuple[str, int]]) -> None:
+        self._near = near
+        self._cuts = cuts
+        self._passed = {"up": 0, "down": 0}
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.1)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._accept)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+
+    def __enter__(self) -> CuttingProxy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._listener.close()
+
+    @property
+    def has_cut_all(self) -> bool:
+        return not self._cuts
+
+    def _accept(self) -> None:
+        forwarders = []
+        while not self._over.is_set():
+            try:
+                taken, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except socket.timeout:  # before Python 3.10 not the same
+                continue
+            self.connections += 1
+            forwarders.append(threading.Thread(target=self._forward, args=(taken,)))
+            forwarders[-1].start()
+        for forwarder in forwarders:
+            forwarder.join()
+
+    def _forward(self, taken: socket.socket) -> None:
+        with taken, socket.socket(socket.AF_UNIX) as far:
+            far.connect(self._near)
+            ends = {taken: ("up", far), far: ("down", taken)}
+            while not self._over.is_set():
+                readable, _, _ = select.select(list(ends), [], [], 0.1)
+                for end in readable:
+                    direction, other = ends[end]
+                    try:
+                        piece = end.recv(64 << 10)
+                        if not piece:
+                            return
+                        other.sendall(piece)
+                    except OSError:
+                        return
+                    self._passed[direction] += len(piece)
+                    if self._cuts and self._cuts[0][0] == direction and self._passed[direction] >= self._cuts[0][1]:
+                        self._cuts.pop(0)
+                        return
 
 
 def kill_own_daemon(client: gl.Client) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import gpulayer as gl
 import pytest
 from conftest import kill_own_daemon, lines, until
+from gpulayer.own_daemon import find_binary
 
 
 def test_a_command_runs_and_brings_back_its_log_its_files_and_its_end(client: gl.Client, tmp_path: Path) -> None:
@@ -302,6 +303,17 @@ def test_a_daemon_that_cannot_start_says_so(home: Path, monkeypatch: pytest.Monk
     with gl.local() as client, pytest.raises(gl.DaemonError, match="could not be started"):
         client.whoami()
     (home / "state").unlink()
+
+
+def test_the_program_comes_with_the_package_or_is_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path / "bin"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    with pytest.raises(gl.DaemonError, match="neither beside this Python nor in PATH"):
+        find_binary()
+    for folder in ("path", "bin"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "gpulayer").touch(mode=0o755)
+        assert find_binary() == str(tmp_path / folder / "gpulayer")
 
 
 def test_the_default_server_is_the_command_lines(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import gpulayer as gl
 import pytest
-from conftest import Server, lines, until
+from conftest import CuttingProxy, Server, lines
 from gpulayer.pin import of_certificate
 
 
@@ -181,54 +182,36 @@ def test_a_server_that_takes_a_call_and_says_nothing_is_told(home: Path, monkeyp
                 client.whoami()
 
 
-def test_the_answer_that_was_lost_is_asked_for_again_under_the_same_key(server: Server) -> None:
-    """A proxy that cuts the first answer: the job is there once."""
-    cuts = [1]
-    near = f"{server.home}/state/gpulayer.sock"
-    keys: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.2)
-        over = threading.Event()
+def test_the_answer_that_was_lost_is_asked_for_again_and_the_job_is_there_once(client: gl.Client) -> None:
+    client.whoami()
+    with CuttingProxy(client.endpoint.path, [("up", 1)]) as proxy, gl.connect(proxy.url) as far:
+        # The request is through, and its answer is not.
+        job = far.submit(gl.command(["true"]))
+        assert proxy.has_cut_all and proxy.connections == 2
+        assert job.result().reason == "completed"
+    assert [each.id for each in client.jobs()] == [job.id]
 
-        def forward() -> None:
-            while not over.is_set():
-                try:
-                    taken, _ = listener.accept()
-                except socket.timeout:
-                    continue
-                with taken, socket.socket(socket.AF_UNIX) as far:
-                    taken.settimeout(5)
-                    far.connect(near)
-                    request = taken.recv(100_000)
-                    if not request:
-                        continue
-                    # One request a connection: what comes after goes over the next.
-                    head, _, body = request.partition(b"\r\n\r\n")
-                    named = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
-                    while len(body) < int(named.get(b"content-length", b"0")):
-                        body += taken.recv(100_000)
-                    keys.append(named.get(b"idempotency-key", b""))
-                    far.sendall(head.replace(b"keep-alive", b"close") + b"\r\n\r\n" + body)
-                    answer = b""
-                    while True:
-                        piece = far.recv(100_000)
-                        if not piece:
-                            break
-                        answer += piece
-                    if cuts:
-                        cuts.pop()
-                    else:
-                        taken.sendall(answer)
 
-        thread = threading.Thread(target=forward)
-        thread.start()
-        try:
-            with gl.connect(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
-                job = client.submit(gl.command(["true"]))
-        finally:
-            over.set()
-            thread.join()
-    assert keys[0] == keys[1] and keys[0]
-    with gl.connect(f"unix:{near}") as client:
-        assert client.jobs() == [client.attach(job.id)] or [each.id for each in client.jobs()] == [job.id]
-        until(lambda: client.attach(job.id).ended)
+def test_transfers_go_on_where_they_were_cut(client: gl.Client, tmp_path: Path) -> None:
+    client.whoami()
+    (tmp_path / "data").write_bytes(os.urandom(24 << 20))
+    spec = gl.command(["cp", "in", "out"], inputs={"in": tmp_path / "data"}, outputs="out")
+    up = [("up", 8 << 20), ("up", 16 << 20)]
+    with CuttingProxy(client.endpoint.path, up) as proxy, gl.connect(proxy.url) as far:
+        job = far.submit(spec)
+        assert proxy.has_cut_all
+        job.result()
+    down = [("down", 8 << 20), ("down", 16 << 20)]
+    with CuttingProxy(client.endpoint.path, down) as proxy, gl.connect(proxy.url) as far:
+        far.attach(job.id).outputs.download(tmp_path)
+        assert proxy.has_cut_all
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "data").read_bytes()
+
+
+def test_a_stream_that_is_cut_again_and_again_comes_whole(client: gl.Client) -> None:
+    job = client.submit(gl.command(["seq", "2000"]))
+    job.result()
+    cuts = [("down", size << 10) for size in (20, 60, 61, 120, 200)]
+    with CuttingProxy(client.endpoint.path, cuts) as proxy, gl.connect(proxy.url) as far:
+        assert lines(far.attach(job.id), follow=True) == [str(number) for number in range(1, 2001)]
+        assert proxy.has_cut_all

@@ -98,7 +98,9 @@ class Follower(Generic[T]):
             self._patience = self._session.patience(following=True)
         while not self._over:
             try:
-                batch = self._reader.feed(await self._piece())
+                # Which reader it belongs to is known only then: a new answer has a new one.
+                piece = await self._piece()
+                batch = self._reader.feed(piece)
                 if batch:
                     self._patience.renew()
                     return self._taken(batch)

@@ -3,6 +3,7 @@ folder that was named and no link in it is followed; what is there already is ov
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Union, overload
@@ -66,7 +67,13 @@ async def bring(
     # Two declared outputs may cover one file: it is brought once.
     files = {file.path: file for file in wanted}
     places = {path: _place(root, path) for path in files}
-    missing = [path for path, file in files.items() if force or not _stands(places[path], file)]
+    # Comparing reads what is there already, which may be much: not on the thread that everything waits for.
+    loop = asyncio.get_running_loop()
+    missing = [
+        path
+        for path, file in files.items()
+        if force or not await loop.run_in_executor(None, _stands, places[path], file)
+    ]
     in_the_way = [places[path] for path in missing if os.path.lexists(places[path]) and not places[path].is_dir()]
     if in_the_way and not force:
         more = f", and {len(in_the_way) - 1} others" if len(in_the_way) > 1 else ""
