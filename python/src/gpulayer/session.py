@@ -9,11 +9,10 @@ import json
 import secrets
 import ssl
 import time
-from typing import Any, AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Optional, Protocol, TypeVar
+from typing import Any, AsyncGenerator, Awaitable, Callable, Generator, Mapping, Optional, TypeVar
 
 import httpx
 
-from . import background
 from .endpoint import Target
 from .errors import (
     ConfigurationError,
@@ -27,10 +26,10 @@ from .errors import (
     UntrustedError,
     refusal,
 )
+from .line import Line
 from .own_daemon import OwnDaemon
-from .pin import WrongKey, authorities_context, pinned_context
+from .pin import WrongKey
 from .routes import Route
-from .version import VERSION
 
 T = TypeVar("T")
 
@@ -218,7 +217,7 @@ class Session:
         loop = asyncio.get_running_loop()
         if self.line is None or self.line.loop is not loop:
             # The first call, or the first one after a fork: connections of the parent are left alone.
-            self.line = Line(loop, _client(self.target))
+            self.line = Line(loop, self.target)
         return self.line.http
 
     def close_soon(self) -> None:
@@ -232,80 +231,6 @@ class Session:
         line, self.line = self.line, None
         if line is not None:
             await line.close()
-
-
-_lines: set[Line] = set()
-
-
-class Open(Protocol):
-    """Something that reads from a connection, and has to be closed before it."""
-
-    async def close(self) -> None:
-        """Lets go of the connection."""
-
-
-class Line:
-    """Connections, and the loop they belong to. It holds the background alive."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
-        self.loop = loop
-        self.http = http
-        #: What is being read from them.
-        self.streams: set[Open] = set()
-        self._background = background.current()
-        self._background.hold()
-        _lines.add(self)
-
-    async def close(self) -> None:
-        """Closes the connections. On their loop."""
-        if self in _lines:
-            await self.end()
-            self._background.let_go(wait=False)
-
-    async def end(self) -> None:
-        """The same when the background ends by itself."""
-        _lines.discard(self)
-        for stream in list(self.streams):
-            await stream.close()
-        await self.http.aclose()
-
-    def soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Carries out on the loop, from any thread, without waiting; not at all when the loop is over, or is that of
-        the process this one was forked from."""
-        if self._background is background.current():
-            with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(lambda: self.loop.create_task(work()))
-
-
-async def _close_lines(loop: asyncio.AbstractEventLoop) -> None:
-    for line in [each for each in _lines if each.loop is loop]:
-        await line.end()
-
-
-background.at_end(_close_lines)
-
-
-def _client(target: Target) -> httpx.AsyncClient:
-    endpoint = target.endpoint
-    # Not compressed: downloads go on by their offset after a cut.
-    headers = {"User-Agent": f"gpulayer-python/{VERSION}", "Accept-Encoding": "identity"}
-    if target.token is not None:
-        headers["Authorization"] = f"Bearer {target.token}"
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=60.0)
-    if endpoint.scheme == "unix":
-        transport = httpx.AsyncHTTPTransport(uds=endpoint.path, limits=limits)
-        return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers, trust_env=False)
-    verify: ssl.SSLContext | bool = False
-    if endpoint.scheme == "https":
-        verify = pinned_context(target.pins) if target.pins else authorities_context(target.ca_file)
-    return httpx.AsyncClient(
-        base_url=str(endpoint),
-        headers=headers,
-        verify=verify,
-        limits=limits,
-        # The proxy that the environment names, never for what is on this machine.
-        trust_env=not endpoint.is_loopback,
-    )
 
 
 def _json(operation: str, body: object) -> bytes:
