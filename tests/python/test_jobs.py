@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
 from pathlib import Path
 
 import gpulayer as gl
 import pytest
 from conftest import kill_own_daemon, lines, until
 from gpulayer.own_daemon import find_binary
+from gpulayer.spec import in_numbers, with_recorded
 
 
 def test_a_command_runs_and_brings_back_its_log_its_files_and_its_end(client: gl.Client, tmp_path: Path) -> None:
@@ -274,7 +277,6 @@ def test_a_wait_outlives_the_daemon(client: gl.Client, tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_was_stopped_on_purpose_stays_stopped_for_who_waits(client: gl.Client, binary: str) -> None:
-    import subprocess
 
     job = client.submit(gl.command(["sleep", "60"]))
     until(lambda: job.refresh().state == "running")
@@ -323,3 +325,47 @@ def test_the_default_server_is_the_command_lines(home: Path) -> None:
         assert job.result().reason == "completed" and gl.attach(job.id) == job and gl.jobs() == [job]
         assert gl.command(["true"]).submit().wait().succeeded
         assert gl.explain(gl.command(["true"])).verdict == "fits" == gl.command(["true"]).explain().verdict
+
+
+def test_the_same_words_give_the_command_lines_spec(client: gl.Client, binary: str, tmp_path: Path) -> None:
+    def by_flags(flags: str) -> object:
+        command = [binary, "run", "--server", "local", "--source", "none", "--dry-run", *flags.split()]
+        asked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert asked.returncode == 0, asked.stderr
+        return json.JSONDecoder().raw_decode(asked.stdout, asked.stdout.index("{"))[0]
+
+    first = client.submit(gl.command(["true"]))
+    spec = gl.command(
+        ["python", "train.py"],
+        gpus="H100:2",
+        gpu_memory="40GB",
+        cpus=4,
+        memory="16GiB",
+        outputs="model.pt",
+        timeout="1h30m",
+        grace="2s",
+        queue_timeout="1d",
+        retries=2,
+        retry_on=["any"],
+        array=range(5, 10),
+        frameworks={"torch": ">=2.3"},
+        secrets={"HF": "name:HF"},
+        on={"zone": "attic"},
+        labels={"a": "b"},
+        env={"X": "1"},
+        name="n",
+        priority=3,
+        stop_signal="INT",
+        target="local",
+        after=(first, "ended"),
+    )
+    assert with_recorded(in_numbers(spec.fields), os.environ) == by_flags(
+        "--gpus H100:2 --gpu-memory 40GB --cpus 4 --memory 16GiB --output model.pt --timeout 1h30m --grace 2s "
+        "--queue-timeout 1d --retries 2 --retry-on any --array 5-9 --framework torch>=2.3 --secret HF=name:HF "
+        "--on zone=attic --label a=b --env X=1 --name n --priority 3 --stop-signal INT --target local "
+        f"--after {first.id}:ended -- python train.py"
+    )
+    gang = gl.distributed(shell="true", nodes=2, processes_per_node="gpu")
+    assert with_recorded(in_numbers(gang.fields), os.environ) == by_flags(
+        "--distributed=env --nodes 2 --nproc-per-node gpu --shell true"
+    )

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, AsyncIterator, Awaitable, Callable, Generic, Mapping, Optional, TypeVar
 
 from .errors import CutError, GPUlayerError, UnreachableError
+from .line import Line
 from .routes import Route
-from .session import SILENT_S, Line, Patience, Session
+from .session import SILENT_S, Patience, Session
 
 T = TypeVar("T")
 _LOG = logging.getLogger("gpulayer")
