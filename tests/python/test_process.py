@@ -78,6 +78,13 @@ def test_a_forgotten_stream_lets_go_of_its_connection(client: gl.Client) -> None
     job.cancel(now=True).wait()
 
 
+def test_an_error_reads_like_one_of_python(home: Path) -> None:
+    process = started("import gpulayer as gl\ngl.connect('http://127.0.0.1:9').whoami()")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and err.count("Traceback") == 1 and len(err.splitlines()) < 15, err
+    assert "gpulayer.errors.UnreachableError: no answer from http://127.0.0.1:9: " in err
+
+
 def test_many_threads_share_a_client(client: gl.Client) -> None:
     names: list[str] = []
     threads = [threading.Thread(target=lambda: names.append(client.whoami().name)) for _ in range(20)]

@@ -174,6 +174,12 @@ def test_what_is_no_server_of_ours_is_told_as_such(home: Path) -> None:
         thread.join()
 
 
+def test_plain_http_to_a_port_with_tls_is_told_as_such(server: Server) -> None:
+    with gl.connect(f"http://127.0.0.1:{server.port}", token=server.token) as client:
+        with pytest.raises(gl.UntrustedError, match="most likely HTTPS"):
+            client.whoami()
+
+
 def test_a_server_that_takes_a_call_and_says_nothing_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpulayer.session.ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -14,6 +14,8 @@ import os
 import threading
 from typing import Any, Callable, Coroutine, Optional, TypeVar
 
+from .errors import GPUlayerError
+
 R = TypeVar("R")
 
 #: How long the end of the process waits for connections to be closed.
@@ -110,7 +112,11 @@ def current() -> Background:
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
-    """Carries out, and waits. An interrupt of the waiting (Ctrl-C) cancels the work and goes on as it is."""
+    """Carries out, and waits. An interrupt of the waiting (Ctrl-C) cancels the work and goes on as it is.
+
+    Errors of this package come without the frames of this thread: they say what happened, and where the call was made
+    is what counts.
+    """
     background = _current
     if background.is_current():
         work.close()
@@ -120,6 +126,8 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
+        except GPUlayerError as failed:
+            raise failed.with_traceback(None) from failed.__cause__
         finally:
             future.cancel()
             del future
@@ -135,6 +143,8 @@ async def join(work: Coroutine[Any, Any, R]) -> R:
     loop = background.hold()
     try:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    except GPUlayerError as failed:
+        raise failed.with_traceback(None) from failed.__cause__
     finally:
         background.let_go(wait=False)
 

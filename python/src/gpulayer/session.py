@@ -47,6 +47,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 _VERSION_HEADER = "x-gpulayer-version"
 
 
+#: What the HTTP library says of an answer that begins with a control character, as TLS does.
+_NO_HTTP = "illegal request line"
+
+
 class Patience:
     """Decides whether a failed call is sent again: at once after the first cut, then with growing pauses, and only
     while there is reason to believe that the server comes back."""
@@ -190,21 +194,28 @@ class Session:
 
     @contextlib.contextmanager
     def told(self, operation: str, answer_s: float) -> Generator[None, None, None]:
-        """The HTTP library's errors, told as ours."""
+        """The HTTP library's errors, told as ours. The message has what they know, so their tracebacks are not shown
+        (`__context__` keeps them)."""
         where = self.target.endpoint
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol) as failed:
             distrust = _tls_fault(failed)
             if distrust is not None:
-                raise _untrusted(str(where), distrust) from distrust
-            raise UnreachableError(f"no answer from {where}: {_root(failed)}. {self._what_now()}") from failed
-        except httpx.ReadTimeout as failed:
-            raise SilentError(f"{where} took {operation}, and has not answered for {answer_s:.0f} s") from failed
+                raise _untrusted(str(where), distrust) from None
+            raise UnreachableError(f"no answer from {where}: {_root(failed)}. {self._what_now()}") from None
+        except httpx.ReadTimeout:
+            raise SilentError(f"{where} took {operation}, and has not answered for {answer_s:.0f} s") from None
+        except httpx.RemoteProtocolError as failed:
+            if _NO_HTTP in str(failed):
+                raise UntrustedError(
+                    f"no safe connection to {where}: the server does not speak plain HTTP on this port, most likely HTTPS"
+                ) from None
+            raise CutError(f"the connection to {where} was cut during {operation}: {failed}") from None
         except (httpx.TransportError, httpx.StreamError) as failed:
-            raise CutError(f"the connection to {where} was cut during {operation}: {_root(failed)}") from failed
+            raise CutError(f"the connection to {where} was cut during {operation}: {_root(failed)}") from None
         except json.JSONDecodeError as failed:
-            raise UnexpectedAnswerError(f"the answer to {operation} of {where} cannot be read: {failed}") from failed
+            raise UnexpectedAnswerError(f"the answer to {operation} of {where} cannot be read: {failed}") from None
 
     def _what_now(self) -> str:
         if self.target.endpoint.scheme == "unix":
