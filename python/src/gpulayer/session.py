@@ -209,7 +209,8 @@ class Session:
         except httpx.RemoteProtocolError as failed:
             if _NO_HTTP in str(failed):
                 raise UntrustedError(
-                    f"no safe connection to {where}: the server does not speak plain HTTP on this port, most likely HTTPS"
+                    f"no safe connection to {where}: the server does not speak plain HTTP on this port, most likely "
+                    "HTTPS"
                 ) from None
             raise CutError(f"the connection to {where} was cut during {operation}: {failed}") from None
         except (httpx.TransportError, httpx.StreamError) as failed:
