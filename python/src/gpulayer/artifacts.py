@@ -1,0 +1,145 @@
+"""Artifacts over the wire: uploads that go on where the server stands, downloads that are verified while they are
+written. Constant memory in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import AsyncIterator, Callable, Mapping, Optional
+
+from . import routes
+from .errors import ConfigurationError, CutError, GPUlayerError, UnexpectedAnswerError
+from .routes import Route
+from .session import SILENT_S, Session
+
+_PIECE_BYTES = 256 << 10
+_ADDRESS = "artifact://sha256/"
+#: From this size on it is worth a question whether an earlier try has brought a part.
+_WORTH_ASKING_BYTES = 4 << 20
+
+Told = Callable[[int], None]
+
+
+def digest_of(path: str) -> tuple[str, int]:
+    """SHA-256 in hex and length of a file. Blocks."""
+    found, size = hashlib.sha256(), 0
+    try:
+        with open(path, "rb") as file:
+            if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
+                raise IsADirectoryError
+            while True:
+                piece = file.read(_PIECE_BYTES)
+                if not piece:
+                    return found.hexdigest(), size
+                found.update(piece)
+                size += len(piece)
+    except IsADirectoryError:
+        raise ConfigurationError(
+            f"{path} is a folder, which this version of the SDK does not send: `gpulayer artifact put {path}` prints "
+            'an address to give instead, as {"artifact": ADDRESS, "unpack": True}'
+        ) from None
+    except OSError as fault:
+        raise ConfigurationError(f"cannot read the input {path}: {fault}") from fault
+
+
+async def send(session: Session, path: str) -> str:
+    """Brings a file to the server; its address."""
+    loop = asyncio.get_running_loop()
+    digest, size = await loop.run_in_executor(None, digest_of, path)
+    address = _ADDRESS + digest
+    asked = await session.call(routes.MISSING, body={"artifacts": [address]})
+    if asked["missing"]:
+        await _upload(session, path, digest, size)
+    return address
+
+
+async def _upload(session: Session, path: str, digest: str, size: int) -> None:
+    patience = session.patience()
+    offset: Optional[int] = 0
+    if size >= _WORTH_ASKING_BYTES:
+        offset = await session.persist(lambda: _offset(session, digest), patience)
+    while offset is not None:
+        try:
+            await _upload_rest(session, path, digest, size, offset)
+            return
+        except GPUlayerError as failed:
+            if not await patience.pause_after(failed):
+                raise
+        before = offset
+        offset = await session.persist(lambda: _offset(session, digest), patience)
+        if offset is not None and offset > before:
+            patience.renew()
+
+
+async def _offset(session: Session, digest: str) -> Optional[int]:
+    """Where an upload stands; `None` = the server has all of it."""
+    names = {"hex": digest}
+    async with session.open(routes.ARTIFACT_HEAD, names, expect=(404,)) as answer:
+        return int(answer.headers.get("upload-offset", 0)) if answer.status_code == 404 else None
+
+
+async def _upload_rest(session: Session, path: str, digest: str, size: int, offset: int) -> None:
+    headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size - offset)}
+    if 0 < offset < size:
+        headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
+    pieces = _pieces(path, offset, size - offset)
+    async with session.open(routes.UPLOAD, {"hex": digest}, {}, pieces, headers, SILENT_S) as answer:
+        if answer.status_code == 202:
+            raise CutError(f"the server has only a part of {path} so far")
+
+
+async def _pieces(path: str, offset: int, left: int) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    with open(path, "rb") as file:
+        file.seek(offset)
+        while left > 0:
+            piece = await loop.run_in_executor(None, file.read, min(left, _PIECE_BYTES))
+            if not piece:
+                raise ConfigurationError(f"{path} became shorter while it was sent")
+            left -= len(piece)
+            yield piece
+
+
+async def receive(
+    session: Session, route: Route, names: Mapping[str, str], place: Path, mode: int, digest: Optional[str], told: Told
+) -> None:
+    """Writes bytes beside `place`, checks them, and puts them there whole. Goes on after a cut."""
+    descriptor, beside = tempfile.mkstemp(prefix=f".{place.name[:100]}.", suffix=".part", dir=place.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            found, patience, at = hashlib.sha256(), session.patience(), 0
+
+            async def rest() -> None:
+                nonlocal at
+                headers = {"Range": f"bytes={at}-"} if at else {}
+                async with session.open(route, names, headers=headers, answer_s=SILENT_S) as answer:
+                    if at and answer.status_code != 206:
+                        raise UnexpectedAnswerError(f"{place.name}: the server began anew in the middle")
+                    async for piece in answer.aiter_bytes(_PIECE_BYTES):
+                        file.write(piece)
+                        found.update(piece)
+                        at += len(piece)
+                        patience.renew()
+                        told(len(piece))
+
+            await session.persist(rest, patience)
+        if digest is not None and found.hexdigest() != digest:
+            raise UnexpectedAnswerError(
+                f"the bytes received for {digest} have the digest {found.hexdigest()}; nothing was written to {place}"
+            )
+        os.chmod(beside, mode & 0o777)
+        os.replace(beside, place)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def hex_of(address: str) -> str:
+    """The digest of an `artifact://sha256/…` address."""
+    if not address.startswith(_ADDRESS):
+        raise UnexpectedAnswerError(f"{address!r} is no address of an artifact")
+    return address[len(_ADDRESS) :]

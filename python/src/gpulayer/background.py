@@ -1,0 +1,160 @@
+"""The one thread on which everything of this package waits: an asyncio loop that starts with the first call and ends
+when the last client is closed. Sync calls wait for it, async calls of any other loop wait for it too, so that every
+socket has one owner and nothing is written twice.
+
+A process that forks leaves the thread behind: in the child it starts anew with the first call, over connections of
+its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from typing import Any, Callable, Coroutine, Optional, TypeVar
+
+from .errors import GPUlayerError
+
+R = TypeVar("R")
+
+#: How long the end of the process waits for connections to be closed.
+_END_WITHIN_S = 2.0
+
+
+class Background:
+    """A loop in a daemon thread, alive while somebody holds it."""
+
+    def __init__(self) -> None:
+        # Reentrant: a client may be collected, and let go, at any allocation of the thread that holds the lock.
+        self._lock = threading.RLock()
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._thread: Optional[threading.Thread] = None
+        self._holders = 0
+
+    def hold(self) -> asyncio.AbstractEventLoop:
+        """Starts it if need be; it lives until as many `let_go` as `hold` were called."""
+        with self._lock:
+            self._holders += 1
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="gpulayer", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def let_go(self, wait: bool = True) -> None:
+        """The last one ends it. `wait`: returns when its thread is gone."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders > 0 or self._loop is None:
+                return
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        loop.call_soon_threadsafe(loop.stop)
+        if wait and thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def is_current(self) -> bool:
+        """Whether the caller is on the loop's own thread."""
+        return self._thread is threading.current_thread()
+
+    def end(self) -> None:
+        """For the end of the process."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+            self._holders = 0
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_END_WITHIN_S)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        for closing in list(_at_end):
+            loop.run_until_complete(_quietly(closing(loop)))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
+    try:
+        await closing
+    except Exception:
+        # A connection that cannot be closed in good order is closed all the same.
+        pass
+
+
+#: Asked as a loop ends to close what still belongs to it.
+_at_end: list[Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]]] = []
+_left_behind: list[Background] = []
+_current = Background()
+
+
+def at_end(closing: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]]) -> None:
+    """Registers what closes connections when their loop ends before them."""
+    _at_end.append(closing)
+
+
+def current() -> Background:
+    """The background of this process."""
+    return _current
+
+
+def run(work: Coroutine[Any, Any, R]) -> R:
+    """Carries out, and waits. An interrupt of the waiting (Ctrl-C) cancels the work and goes on as it is.
+
+    Errors of this package come without the frames of this thread: they say what happened, and where the call was made
+    is what counts.
+    """
+    background = _current
+    if background.is_current():
+        work.close()
+        raise RuntimeError("a sync call from within gpulayer's own thread would wait for itself: use `.aio`")
+    loop = background.hold()
+    try:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except GPUlayerError as failed:
+            raise failed.with_traceback(None) from failed.__cause__
+        finally:
+            future.cancel()
+            del future
+    finally:
+        background.let_go()
+
+
+async def join(work: Coroutine[Any, Any, R]) -> R:
+    """The same for a caller on any asyncio loop. Cancelling the caller cancels the work."""
+    background = _current
+    if background.is_current():
+        return await work
+    loop = background.hold()
+    try:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    except GPUlayerError as failed:
+        raise failed.with_traceback(None) from failed.__cause__
+    finally:
+        background.let_go(wait=False)
+
+
+def _after_fork() -> None:
+    global _current
+    # Kept, so that nothing of the parent's connections is touched, or complained about, by a collection here.
+    _left_behind.append(_current)
+    _current = Background()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(lambda: _current.end())

@@ -1,0 +1,53 @@
+"""One body, two forms: `job.cancel()` waits, `await job.cancel.aio()` is for asyncio."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Generic, Optional, TypeVar, Union, overload
+
+from . import background
+
+S = TypeVar("S")
+R = TypeVar("R")
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, ParamSpec, Self
+
+    P = ParamSpec("P")
+else:
+    P = TypeVar("P")
+
+
+class Bound(Generic[P, R]):
+    """A method of one object in both forms."""
+
+    def __init__(self, body: Callable[..., Coroutine[Any, Any, R]], instance: object) -> None:
+        self._body = body
+        self._instance = instance
+        functools.update_wrapper(self, body)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return background.run(self._body(self._instance, *args, **kwargs))
+
+    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same, awaited; on any asyncio loop."""
+        return await background.join(self._body(self._instance, *args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<{self._body.__qualname__} of {self._instance!r}>"
+
+
+class both(Generic[S, P, R]):
+    """Makes an `async` method callable in both forms."""
+
+    def __init__(self, body: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> None:
+        self._body = body
+        self.__doc__ = body.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...
+    @overload
+    def __get__(self, instance: S, owner: Optional[type] = None) -> Bound[P, R]: ...
+    def __get__(self, instance: Optional[S], owner: Optional[type] = None) -> Union[Self, Bound[P, R]]:
+        if instance is None:
+            return self
+        return Bound(self._body, instance)

@@ -1,0 +1,185 @@
+"""A server, and what one asks of it. Sync by name, `.aio` for asyncio: `client.submit(spec)`,
+`await client.submit.aio(spec)`."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, Iterable, Mapping, Optional, Sequence, Union
+
+from . import artifacts, background, routes
+from .both import both
+from .endpoint import Endpoint
+from .job_handle import Job
+from .own_daemon import OwnDaemon
+from .records import Explanation, ServerStatus, WhoAmI
+from .server_choice import Choice, choose
+from .session import FOLLOW_S, RECONNECT_S, Session
+from .spec import Spec, in_numbers, with_recorded
+from .wire import read
+
+AnySpec = Union[Spec, Mapping[str, Any]]
+_PAGE = 500
+#: Unknown fields are faults here, and not warnings: a typo must not run for a week.
+_STRICT = {"Prefer": "handling=strict"}
+_REFUSE = {"Prefer": "handling=strict, impossible=refuse"}
+
+
+class Client:
+    """Speaks with one server. Connects with the first call; safe to share between threads, tasks and, after a fork,
+    processes. `close` it, use it in a `with`, or leave it to the end of the process."""
+
+    def __init__(self, choice: Choice, *, binary: Optional[str] = None, reconnect_s: float, follow_s: float) -> None:
+        daemon = OwnDaemon(choice.places, binary) if choice.on_demand else None
+        #: The line to the server, for this package.
+        self.session = Session(choice.target, daemon, reconnect_s, follow_s)
+        self._own = choice.own
+        self._finalizer = weakref.finalize(self, Session.close_soon, self.session)
+        self._finalizer.atexit = False
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it connects to."""
+        return self.session.target.endpoint
+
+    @both
+    async def whoami(self) -> WhoAmI:
+        """Whose token it is, and what it may do."""
+        return read(WhoAmI, await self.session.call(routes.WHOAMI))
+
+    @both
+    async def server(self) -> ServerStatus:
+        """Versions, limits and counts."""
+        return read(ServerStatus, await self.session.call(routes.SERVER))
+
+    @both
+    async def submit(self, spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False) -> Job:
+        """Submits a job; when it returns, the job is on disk there.
+
+        Unknown fields are faults. `key`: the idempotency key; the same key with the same spec is the same job, and
+        without one a fresh key makes only the retries of this call harmless. `refuse_impossible`: a
+        `NoWorkerFitsError` instead of a warning when no worker that is known could ever take it.
+        """
+        headers = _REFUSE if refuse_impossible else _STRICT
+        body = await self._wire(spec)
+        return Job(self, await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
+
+    @both
+    async def submit_all(self, specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
+        """Submits up to 10,000 jobs at once, all or none; a dependency may be `#0`, the first of them. Faults have
+        pointers such as `/jobs/17/…`."""
+        wire = [await self._wire(spec) for spec in specs]
+        if not wire:
+            return []
+        answer = await self.session.call(routes.BATCH, body={"jobs": wire}, key=key, headers=_STRICT)
+        ids: list[str] = answer["ids"]
+        # They are among the newest; what others have submitted meanwhile may push some out.
+        newest = {job.id: job for job in await self.listed(len(ids))}
+        return [newest.get(job_id) or await self._found(job_id) for job_id in ids]
+
+    @both
+    async def attach(self, job_id: str) -> Job:
+        """The job with this id, whoever submitted it from where; `wait` and `logs` go on with it."""
+        return await self._found(job_id)
+
+    @both
+    async def jobs(self, /, limit: int = 50, **filters: Any) -> list[Job]:
+        """The newest jobs, newest first. Filters: `state project label name submitted_by worker parent
+        submitted_after match`."""
+        return await self.listed(limit, **filters)
+
+    @both
+    async def explain(self, spec: AnySpec) -> Explanation:
+        """Where this spec would run, and the smallest change that lets it. Submits nothing."""
+        body = {"spec": await self._wire(spec)}
+        return read(Explanation, await self.session.call(routes.EXPLAIN, body=body, headers=_STRICT))
+
+    @both
+    async def put(self, path: Union[str, "os.PathLike[str]"]) -> str:
+        """Stores a file; its `artifact://…` address. Sends nothing that is there already."""
+        return await artifacts.send(self.session, os.path.abspath(path))
+
+    async def listed(self, limit: Optional[int] = None, **filters: Any) -> list[Job]:
+        """The body of `jobs`; `limit` `None` = all."""
+        found: list[Job] = []
+        cursor: Optional[str] = None
+        while limit is None or len(found) < limit:
+            page = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            query = {**filters, "limit": page, "cursor": cursor}
+            answer = await self.session.call(routes.JOBS, query=query)
+            found += [Job(self, each) for each in answer["items"]]
+            cursor = answer.get("next_cursor")
+            if cursor is None:
+                break
+        return found
+
+    async def _found(self, job_id: str) -> Job:
+        return Job(self, await self.session.call(routes.JOB, {"job_id": job_id}))
+
+    async def _wire(self, spec: AnySpec) -> dict[str, Any]:
+        """A spec as it is sent, with its files at the server."""
+        whole = spec if isinstance(spec, Spec) else Spec(spec)
+        fields = in_numbers(whole.fields)
+        if whole.files:
+            sent = [
+                {"artifact": await artifacts.send(self.session, file), "path": path}
+                for path, file in whole.files.items()
+            ]
+            fields["inputs"] = [*fields.get("inputs", ()), *sent]
+        return with_recorded(fields, os.environ) if self._own else fields
+
+    def close(self) -> None:
+        """Closes its connections. Jobs go on."""
+        if not self.session.closed:
+            background.run(self.session.close())
+            self.session.closed = True
+
+    async def aclose(self) -> None:
+        """The same, awaited."""
+        if not self.session.closed:
+            await background.join(self.session.close())
+            self.session.closed = True
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.endpoint}>"
+
+
+def connect(
+    server: Optional[str] = None,
+    *,
+    token: Union[str, "os.PathLike[str]", None] = None,
+    pin: Union[str, Sequence[str], None] = None,
+    ca_file: Union[str, "os.PathLike[str]", None] = None,
+    reconnect_s: float = RECONNECT_S,
+    follow_s: float = FOLLOW_S,
+) -> Client:
+    """A client for a server: `https://HOST[:PORT]`, `unix:/PATH`, the name of a saved one, or a connection string
+    `gpulayer://TOKEN@HOST:PORT?pin=…`. Without one, the server that the command line would speak with: `GPULAYER_URL`,
+    `url` in `config.toml`, the saved connection in use, the machine's daemon if it is mine, else the own daemon.
+
+    `token`: a client token, or a path to a file with it (`GPULAYER_TOKEN`). `pin`: the key that server must have, or
+    one of several (`GPULAYER_PIN`). `ca_file`: certificate authorities instead of the system's (`GPULAYER_CA_FILE`).
+    `reconnect_s`: for how long a call that was cut tries to reach the server again; `follow_s`: the same for waiting
+    and following.
+
+    Nothing is asked yet: a server that is not there is an `UnreachableError` of the first call.
+    """
+    return Client(choose(server, token, pin, ca_file), reconnect_s=reconnect_s, follow_s=follow_s)
+
+
+def local(*, binary: Optional[str] = None) -> Client:
+    """A client for the own daemon, whatever else is configured. It is started when it does not answer, by the
+    `gpulayer` program that came with this package, the one in PATH, or `binary`."""
+    return Client(choose("local"), binary=binary, reconnect_s=RECONNECT_S, follow_s=FOLLOW_S)

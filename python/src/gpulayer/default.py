@@ -1,0 +1,55 @@
+"""The server that is meant when none is named: the one that the command line would speak with. Chosen with the first
+use and kept, so that a long notebook does not change its server in the middle."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Iterable, Optional
+
+from .client import AnySpec, Client, connect
+from .job_handle import Job
+from .records import Explanation
+
+_lock = threading.Lock()
+_client: Optional[Client] = None
+
+
+def default_client() -> Client:
+    """The client that the functions of this module use."""
+    global _client
+    with _lock:
+        if _client is None or _client.session.closed:
+            _client = connect()
+        return _client
+
+
+def use(client: Client) -> None:
+    """From now on this client is meant when none is named."""
+    global _client
+    with _lock:
+        _client = client
+
+
+def submit(spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False) -> Job:
+    """`Client.submit` at the default server."""
+    return default_client().submit(spec, key=key, refuse_impossible=refuse_impossible)
+
+
+def submit_all(specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
+    """`Client.submit_all` at the default server."""
+    return default_client().submit_all(specs, key=key)
+
+
+def attach(job_id: str) -> Job:
+    """`Client.attach` at the default server."""
+    return default_client().attach(job_id)
+
+
+def jobs(limit: int = 50, **filters: Any) -> list[Job]:
+    """`Client.jobs` at the default server."""
+    return default_client().jobs(limit, **filters)
+
+
+def explain(spec: AnySpec) -> Explanation:
+    """`Client.explain` at the default server."""
+    return default_client().explain(spec)

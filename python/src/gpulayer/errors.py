@@ -1,0 +1,201 @@
+"""What can go wrong, one class each. A message says what failed, on what, and what to do next.
+
+GPUlayerError
+  ConfigurationError      what was given, or stands in a file or a variable, cannot be used
+  UnreachableError        nothing answers there            (a ConnectionError too)
+  CutError                the connection broke              (a ConnectionError too)
+  SilentError             the server took the call and says nothing   (a ConnectionError too)
+  UntrustedError          it answers and is not who it should be; nothing was sent to it
+  DaemonError             the own daemon did not start
+  UnexpectedAnswerError   something else than a GPUlayer server answered
+  RefusedError            the server said no: `code`, `errors`, `request_id`
+    AuthenticationError ForbiddenError NotFoundError ConflictError InvalidSpecError
+    NotSupportedError NoWorkerFitsError BusyError ServerError
+  JobFailedError          a job ended and did not succeed: `job`, `end`
+    JobCancelledError JobTimedOutError
+  WaitTimeoutError        the job goes on, the waiting is over        (a TimeoutError too)
+  FileInTheWayError       a download would overwrite something        (a FileExistsError too)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping, Optional
+
+from .records import End, Fault
+from .wire import read_all
+
+if TYPE_CHECKING:
+    from .job_handle import Job
+
+
+class GPUlayerError(Exception):
+    """Everything that this package raises on purpose."""
+
+
+class ConfigurationError(GPUlayerError):
+    """An address, a token, a file or an argument that cannot be used. Nothing was sent."""
+
+
+class ConnectionFailedError(GPUlayerError, ConnectionError):
+    """The server was not there, went away, or fell silent."""
+
+
+class UnreachableError(ConnectionFailedError):
+    """Nothing listens there, or it cannot be reached. The call was not carried out."""
+
+
+class CutError(ConnectionFailedError):
+    """The connection broke after the call was sent: it may have been carried out."""
+
+
+class SilentError(ConnectionFailedError):
+    """The server took the call and has not answered: it may have been carried out."""
+
+
+class UntrustedError(GPUlayerError):
+    """The server is not the one that was asked for, or the line is not encrypted as it should be.
+
+    `seen` is the pin of the key it showed, where there was one. No token has been sent to it.
+    """
+
+    def __init__(self, message: str, seen: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.seen = seen
+
+
+class DaemonError(GPUlayerError):
+    """The daemon of this user could not be started."""
+
+
+class UnexpectedAnswerError(GPUlayerError):
+    """An answer that is not a GPUlayer server's: a proxy, a captive portal, something else on that port."""
+
+
+class RefusedError(GPUlayerError):
+    """The server's refusal (`application/problem+json`); programs go by `code` (docs/ERRORS.md)."""
+
+    code: str
+    status: int
+    title: str
+    detail: str
+    retryable: bool
+    request_id: str
+    errors: tuple[Fault, ...]
+    problem: Mapping[str, Any]
+
+    def __init__(self, problem: Mapping[str, Any]) -> None:
+        self.problem = problem
+        self.code = str(problem.get("code", "unknown"))
+        self.status = int(problem.get("status", 0))
+        self.title = str(problem.get("title", ""))
+        self.detail = str(problem.get("detail", "") or self.title)
+        self.retryable = bool(problem.get("retryable", False))
+        self.request_id = str(problem.get("request_id", ""))
+        self.errors = read_all(Fault, problem.get("errors") or ())
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        lines = [self.detail]
+        lines += [f"  {fault.pointer or '/'}: {fault.detail}" for fault in self.errors]
+        lines.append(f"  ({self.code}, request {self.request_id})")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem,)
+
+
+class AuthenticationError(RefusedError):
+    """No valid token: unknown, expired, revoked, or none."""
+
+
+class ForbiddenError(RefusedError):
+    """This credential may not do that."""
+
+
+class NotFoundError(RefusedError):
+    """There is no such thing, or it is not yours to see."""
+
+
+class ConflictError(RefusedError):
+    """It cannot be done as things stand, such as a retry of a job that has not ended."""
+
+
+class InvalidSpecError(RefusedError):
+    """The spec or the request has faults: `errors` has all of them, each with its pointer."""
+
+
+class NotSupportedError(RefusedError):
+    """The server's build does not have that yet; `errors` names the field."""
+
+
+class NoWorkerFitsError(RefusedError):
+    """No worker that is known could ever take the job; `errors` has the smallest change."""
+
+
+class BusyError(RefusedError):
+    """Too much at the moment, or the disk is nearly full: the same call may succeed later."""
+
+
+class ServerError(RefusedError):
+    """A fault in GPUlayer; please report it with the request's id."""
+
+
+_BY_CODE: dict[str, type[RefusedError]] = {
+    "invalid_spec": InvalidSpecError,
+    "invalid_request": InvalidSpecError,
+    "bad_request": InvalidSpecError,
+    "bad_json": InvalidSpecError,
+    "not_supported": NotSupportedError,
+    "no_worker_fits": NoWorkerFitsError,
+    "storage_full": BusyError,
+}
+_BY_STATUS: dict[int, type[RefusedError]] = {
+    401: AuthenticationError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    429: BusyError,
+    500: ServerError,
+    503: BusyError,
+}
+
+
+def refusal(problem: Mapping[str, Any]) -> RefusedError:
+    """The error for a problem, by its code and else by its status."""
+    by_status = _BY_STATUS.get(int(problem.get("status", 0)), RefusedError)
+    return _BY_CODE.get(str(problem.get("code")), by_status)(problem)
+
+
+class JobFailedError(GPUlayerError):
+    """A job ended and did not succeed. `end` says why, `job` has its log and its files."""
+
+    def __init__(self, job: Job, end: End, tail: tuple[str, ...] = ()) -> None:
+        self.job = job
+        self.end = end
+        self.tail = tail
+        lines = [f"job {job} {job.state.replace('_', ' ')}: {end.reason}"]
+        # What the evidence quotes is not said twice.
+        told = (end.detail, *(text for text in end.evidence if text not in tail))
+        lines += [f"  {text}" for text in told if text]
+        if end.advice:
+            lines.append(f"  try: {end.advice}")
+        if tail:
+            lines.append("  the end of its log:")
+            lines += [f"    {line}" for line in tail]
+        super().__init__("\n".join(lines))
+
+
+class JobCancelledError(JobFailedError):
+    """It was cancelled."""
+
+
+class JobTimedOutError(JobFailedError):
+    """It ran, or waited, longer than it may."""
+
+
+class WaitTimeoutError(GPUlayerError, TimeoutError):
+    """The time given for the waiting is over. The job goes on."""
+
+
+class FileInTheWayError(GPUlayerError, FileExistsError):
+    """Something else is where a file should be written; nothing was overwritten."""

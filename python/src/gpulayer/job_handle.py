@@ -1,0 +1,297 @@
+"""One job on a server: how it stands, its log, its files, its end."""
+
+from __future__ import annotations
+
+import html
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, TypeVar, Union
+
+from . import background, routes
+from .both import both
+from .errors import JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
+from .event_stream import Follower, Pages
+from .outputs import Outputs, bring
+from .quantities import shown_size, shown_span
+from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, Task
+from .routes import Route
+from .stream import Stream
+from .terminal import Line
+from .wire import read, read_all
+
+if TYPE_CHECKING:
+    from .client import Client
+
+T = TypeVar("T")
+
+#: How long one long poll is asked to park: short enough that whatever is in between does not cut it.
+_POLL_S = 30.0
+_PAGE = 500
+#: How much of a failed job's log its error shows, in lines.
+_TAIL = 10
+
+
+class Job:
+    """A job. Its fields (`state`, `end`, `outputs`, …) are as they stood when it was last asked for; `refresh`, `wait`
+    and everything that changes the job renew them. `await job` is `job.result()` for asyncio."""
+
+    def __init__(self, client: Client, raw: Mapping[str, Any]) -> None:
+        self.client = client
+        self._take(raw)
+
+    def _take(self, raw: Mapping[str, Any]) -> JobRecord:
+        #: The answer's JSON, also what this version has no field for.
+        self.raw = raw
+        self.record = read(JobRecord, raw)
+        return self.record
+
+    # How it stands.
+
+    @property
+    def id(self) -> str:
+        """`job_…`."""
+        return self.record.id
+
+    @property
+    def name(self) -> Optional[str]:
+        """As it was named."""
+        return self.record.name
+
+    @property
+    def state(self) -> str:
+        """`queued`, `scheduled`, `running`, or for ever `succeeded`, `failed`, `cancelled`, `timed_out`."""
+        return self.record.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not move any more."""
+        return self.record.ended
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended well."""
+        return self.record.state == "succeeded"
+
+    @property
+    def end(self) -> Optional[End]:
+        """How and why it ended; `None` while it has not."""
+        return self.record.end
+
+    @property
+    def exit_code(self) -> Optional[int]:
+        """Of its program, when it exited by itself."""
+        return self.record.end.exit_code if self.record.end else None
+
+    @property
+    def outputs(self) -> Outputs:
+        """Its collected files; `.download(to)` brings them."""
+        return Outputs(self, self.record.outputs)
+
+    @property
+    def why(self) -> str:
+        """In one sentence, why it stands as it does: what it waits for, where it runs, how it ended."""
+        record, end = self.record, self.record.end
+        if end is not None:
+            return end.detail or f"{record.state.replace('_', ' ')}: {end.reason}"
+        if record.queue_reason:
+            return record.queue_reason
+        if record.cancel_requested_at is not None:
+            return f"is being cancelled on {record.worker}"
+        if record.unreachable_since is not None:
+            return f"its worker {record.worker} does not answer since {record.unreachable_since:%H:%M:%S} UTC"
+        return f"{record.state} on {record.worker}" if record.worker else record.state
+
+    @both
+    async def refresh(self) -> Job:
+        """Asks how it stands now; itself."""
+        await self.refreshed()
+        return self
+
+    async def refreshed(self) -> JobRecord:
+        """The body of `refresh`, on the background loop."""
+        return self._take(await self._call(routes.JOB))
+
+    # Its end.
+
+    @both
+    async def wait(self, timeout: Optional[float] = None, *, progress: Optional[bool] = None) -> Job:
+        """Returns itself when it has ended, however. `timeout` in seconds: `WaitTimeoutError`, and the job goes on;
+        so it does after Ctrl-C. Restarts of the server are waited out. `progress`: a line that says how it stands, by
+        default on a terminal."""
+        await self._wait(timeout, progress)
+        return self
+
+    @both
+    async def result(self, timeout: Optional[float] = None, *, progress: Optional[bool] = None) -> End:
+        """Waits, and gives the end of a job that succeeded. Of any other a `JobFailedError` with the reason and the
+        end of its log; `JobCancelledError` and `JobTimedOutError` are such."""
+        return await self._result(timeout, progress)
+
+    def __await__(self) -> Generator[Any, None, End]:
+        return background.join(self._result(None, False)).__await__()
+
+    async def _wait(self, timeout: Optional[float], progress: Optional[bool]) -> None:
+        began = time.monotonic()
+        line = Line(progress)
+        patience = self.client.session.patience(following=True)
+        try:
+            while not self.ended:
+                left = None if timeout is None else timeout - (time.monotonic() - began)
+                if left is not None and left <= 0:
+                    raise WaitTimeoutError(f"job {self} has not ended within {timeout:g} s: {self.why}")
+                poll_s = 1.0 if progress or line.on else _POLL_S
+                wait_s = round(min(poll_s, _POLL_S if left is None else left), 3)
+                self._take(await self._call(routes.JOB, {"wait_s": wait_s}, patience=patience))
+                patience.renew()
+                line.show(f"{self} {self.state} {shown_span(time.monotonic() - began)}  {self.why}")
+        finally:
+            line.clear()
+
+    async def _result(self, timeout: Optional[float], progress: Optional[bool]) -> End:
+        await self._wait(timeout, progress)
+        end = self.record.end or End(reason="unknown", owner="platform")
+        if self.succeeded:
+            return end
+        kind = {"cancelled": JobCancelledError, "timed_out": JobTimedOutError}.get(self.state, JobFailedError)
+        raise kind(self, end, await self._tail())
+
+    async def _tail(self) -> tuple[str, ...]:
+        try:
+            answer = await self._call(routes.LOGS, {"tail": _TAIL})
+        except RefusedError:
+            # The end itself matters more than the lines before it.
+            return ()
+        return tuple(line.text for line in read_all(LogLine, answer["items"]))
+
+    # What it says.
+
+    def logs(
+        self,
+        follow: bool = False,
+        *,
+        after: int = 0,
+        tail: Optional[int] = None,
+        stream: Optional[str] = None,
+        task: Optional[str] = None,
+    ) -> Stream[LogLine]:
+        """Its log, line by line, for `for` and `async for`. `follow`: until the job has ended, over cuts and restarts
+        of the server, no line lost or doubled. `after` is exclusive; `tail`: only so many of the last lines."""
+        query = {"tail": tail, "stream": stream, "task": task}
+        return self._stream(routes.LOGS, "log", lambda wire: read(LogLine, wire), query, follow, after)
+
+    def events(self, follow: bool = False, *, after: int = 0) -> Stream[Event]:
+        """What happened to it, in order, for `for` and `async for`."""
+        return self._stream(routes.EVENTS, "event", lambda wire: read(Event, wire), {}, follow, after)
+
+    def _stream(
+        self,
+        route: Route,
+        kind: str,
+        convert: Callable[[Mapping[str, Any]], T],
+        query: Mapping[str, object],
+        following: bool,
+        after: int,
+    ) -> Stream[T]:
+        given = {name: value for name, value in query.items() if value is not None}
+        names = {"job_id": self.id}
+
+        if following:
+            return Stream(lambda: Follower(self.client.session, route, names, given, after, kind, convert))
+        # The last lines are one answer; else it is page after page.
+        whole = "tail" in given
+
+        async def page(after: int) -> Mapping[str, Any]:
+            asked = given if whole else {**given, "after": after, "limit": _PAGE}
+            answer: Mapping[str, Any] = await self._call(route, asked)
+            return answer
+
+        return Stream(lambda: Pages(page, after, convert, whole))
+
+    @both
+    async def tasks(self) -> tuple[Task, ...]:
+        """Its placements, newest first."""
+        return read_all(Task, (await self._call(routes.TASKS))["items"])
+
+    @both
+    async def explain(self) -> Union[Explanation, PastExplanation]:
+        """Why it waits, worker by worker; of an ended job what it had waited for and where it ran. A `ConflictError`
+        (`not_waiting`) while it runs."""
+        answer = await self._call(routes.EXPLAIN_JOB)
+        return read(Explanation, answer) if "verdict" in answer else read(PastExplanation, answer)
+
+    # What one does with it.
+
+    @both
+    async def cancel(self, *, now: bool = False, key: Optional[str] = None) -> Job:
+        """Stops it, with its grace; `now`: without. Returns itself when the order is on disk; `wait` for the end."""
+        self._take(await self._call(routes.CANCEL, body={"now": now}, key=key))
+        return self
+
+    @both
+    async def retry(self, *, failed: bool = False, key: Optional[str] = None) -> Job:
+        """A new job with the same spec, of one that has ended. `failed`: of an array only what did not succeed."""
+        body = {"failed": True} if failed else {}
+        return Job(self.client, await self._call(routes.RETRY, body=body, key=key))
+
+    @both
+    async def fetch(
+        self,
+        to: Union[str, "os.PathLike[str]"] = ".",
+        *,
+        undeclared: bool = False,
+        force: bool = False,
+        progress: Optional[bool] = None,
+    ) -> list[Path]:
+        """Brings its outputs into a folder, as `outputs.download`; with `undeclared` the files that nobody declared,
+        while its worker keeps them."""
+        return await bring(self, to, force=force, undeclared=undeclared, progress=progress)
+
+    @both
+    async def children(self) -> list[Job]:
+        """Of an array: its jobs, in the order of their indices."""
+        found = await self.client.listed(parent=self.id)
+        return sorted(found, key=lambda job: job.record.array_index or 0)
+
+    @both
+    async def purge(self, *, key: Optional[str] = None) -> None:
+        """Removes an ended job, its log, and artifacts that nothing else names."""
+        await self._call(routes.PURGE, key=key)
+
+    async def _call(self, route: Route, query: Mapping[str, object] = {}, **more: Any) -> Any:
+        return await self.client.session.call(route, {"job_id": self.id}, query, **more)
+
+    # For people.
+
+    def __str__(self) -> str:
+        tail = f"…{self.id[-6:]}"
+        return f"{tail} ({self.name})" if self.name else tail
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.state}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Job):
+            return NotImplemented
+        return self.id == other.id and self.client is other.client
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def _repr_html_(self) -> str:
+        end = self.end
+        rows = [("job", f"{self.name or ''} {self.id}"), ("state", self.state), ("why", self.why)]
+        if self.record.worker:
+            rows.append(("worker", self.record.worker))
+        if end is not None and end.duration_s is not None:
+            rows.append(("took", shown_span(end.duration_s)))
+        if end is not None and end.peak_memory_bytes is not None:
+            rows.append(("peak memory", shown_size(end.peak_memory_bytes)))
+        rows += [("output", f"{file.path} ({shown_size(file.size_bytes)})") for file in self.record.outputs[:20]]
+        rows += [("warning", f"{warning.pointer} {warning.detail}") for warning in self.record.warnings[:20]]
+        cells = "".join(
+            f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+            f'<td style="text-align:left">{html.escape(text.strip())}</td></tr>'
+            for name, text in rows
+        )
+        return f"<table>{cells}</table>"

@@ -1,0 +1,88 @@
+"""The connections to one server, and the loop they belong to: made with the first call, closed in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import Any, Callable, Coroutine, Protocol
+
+import httpx
+
+from . import background
+from .endpoint import Target
+from .pin import authorities_context, pinned_context
+from .version import VERSION
+
+_lines: set[Line] = set()
+
+
+class Open(Protocol):
+    """Something that reads from a connection, and has to be closed before it."""
+
+    async def close(self) -> None:
+        """Lets go of the connection."""
+
+
+class Line:
+    """Connections, and the loop they belong to. It holds the background alive."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, target: Target) -> None:
+        self.loop = loop
+        self.http = _client(target)
+        #: What is being read from them.
+        self.streams: set[Open] = set()
+        self._background = background.current()
+        self._background.hold()
+        _lines.add(self)
+
+    async def close(self) -> None:
+        """Closes the connections. On their loop."""
+        if self in _lines:
+            await self.end()
+            self._background.let_go(wait=False)
+
+    async def end(self) -> None:
+        """The same when the background ends by itself."""
+        _lines.discard(self)
+        for stream in list(self.streams):
+            await stream.close()
+        await self.http.aclose()
+
+    def soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Carries out on the loop, from any thread, without waiting; not at all when the loop is over, or is that of
+        the process this one was forked from."""
+        if self._background is background.current():
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(lambda: self.loop.create_task(work()))
+
+
+async def _close_lines(loop: asyncio.AbstractEventLoop) -> None:
+    for line in [each for each in _lines if each.loop is loop]:
+        await line.end()
+
+
+background.at_end(_close_lines)
+
+
+def _client(target: Target) -> httpx.AsyncClient:
+    endpoint = target.endpoint
+    # Not compressed: downloads go on by their offset after a cut.
+    headers = {"User-Agent": f"gpulayer-python/{VERSION}", "Accept-Encoding": "identity"}
+    if target.token is not None:
+        headers["Authorization"] = f"Bearer {target.token}"
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=60.0)
+    if endpoint.scheme == "unix":
+        transport = httpx.AsyncHTTPTransport(uds=endpoint.path, limits=limits)
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers, trust_env=False)
+    verify: ssl.SSLContext | bool = False
+    if endpoint.scheme == "https":
+        verify = pinned_context(target.pins) if target.pins else authorities_context(target.ca_file)
+    return httpx.AsyncClient(
+        base_url=str(endpoint),
+        headers=headers,
+        verify=verify,
+        limits=limits,
+        # The proxy that the environment names, never for what is on this machine.
+        trust_env=not endpoint.is_loopback,
+    )

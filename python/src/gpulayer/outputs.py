@@ -1,0 +1,144 @@
+"""The files that a job brought back, and how they come here. Whatever a server says, nothing is written outside the
+folder that was named and no link in it is followed; what is there already is overwritten only with `force`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Union, overload
+
+from . import artifacts, routes
+from .both import both
+from .errors import FileInTheWayError, UnexpectedAnswerError
+from .quantities import shown_size
+from .records import OutputFile, UndeclaredFile
+from .terminal import Bar
+
+if TYPE_CHECKING:
+    from .job_handle import Job
+
+AnyFile = Union[OutputFile, UndeclaredFile]
+
+
+class Outputs(Sequence[OutputFile]):
+    """A job's collected files, as they stood when the job was last asked for."""
+
+    def __init__(self, job: Job, files: tuple[OutputFile, ...]) -> None:
+        self._job = job
+        self._files = files
+
+    @overload
+    def __getitem__(self, index: int) -> OutputFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[OutputFile]: ...
+    def __getitem__(self, index: Union[int, slice]) -> Union[OutputFile, Sequence[OutputFile]]:
+        return self._files[index]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[OutputFile]:
+        return iter(self._files)
+
+    @both
+    async def download(
+        self, to: Union[str, "os.PathLike[str]"] = ".", *, force: bool = False, progress: Optional[bool] = None
+    ) -> list[Path]:
+        """Brings the declared outputs into the folder `to`, which is made; the paths written.
+
+        A file that is there with the same contents stays. One with others is a `FileInTheWayError`, and nothing is
+        written then, unless `force`.
+        """
+        return await bring(self._job, to, force=force, undeclared=False, progress=progress)
+
+    def __repr__(self) -> str:
+        return f"Outputs({', '.join(file.path for file in self._files)})"
+
+
+async def bring(
+    job: Job, to: Union[str, "os.PathLike[str]"], *, force: bool, undeclared: bool, progress: Optional[bool]
+) -> list[Path]:
+    """The body of `download` and `fetch`."""
+    record = await job.refreshed()
+    wanted: Sequence[AnyFile] = record.undeclared if undeclared else record.outputs
+    root = Path(os.path.abspath(to))
+    root.mkdir(parents=True, exist_ok=True)
+    # Two declared outputs may cover one file: it is brought once.
+    files = {file.path: file for file in wanted}
+    places = {path: _place(root, path) for path in files}
+    # Comparing reads what is there already, which may be much: not on the thread that everything waits for.
+    loop = asyncio.get_running_loop()
+    missing = [
+        path
+        for path, file in files.items()
+        if force or not await loop.run_in_executor(None, _stands, places[path], file)
+    ]
+    in_the_way = [places[path] for path in missing if os.path.lexists(places[path]) and not places[path].is_dir()]
+    if in_the_way and not force:
+        more = f", and {len(in_the_way) - 1} others" if len(in_the_way) > 1 else ""
+        raise FileInTheWayError(f"{in_the_way[0]} is there with other contents{more}; force=True overwrites")
+    total = sum(files[path].size_bytes for path in missing)
+    with Bar(f"{job}: fetching {shown_size(total)}", total, progress) as bar:
+        for path in sorted(missing):
+            await _bring_one(job, root, files[path], places[path], bar)
+    return [places[path] for path in sorted(files)]
+
+
+def _place(root: Path, path: str) -> Path:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise UnexpectedAnswerError(
+            f"the server names a file {path!r}, which lies outside the folder; nothing was written"
+        )
+    return root.joinpath(*parts)
+
+
+def _parents(root: Path, place: Path) -> None:
+    """Makes the folders above a place, and refuses to go through a link."""
+    at = root
+    for part in place.relative_to(root).parts[:-1]:
+        at = at / part
+        if at.is_symlink():
+            raise FileInTheWayError(f"{at} is a link, and files are not written through links")
+        at.mkdir(exist_ok=True)
+
+
+def _stands(place: Path, file: AnyFile) -> bool:
+    """Whether the same is there already."""
+    if not os.path.lexists(place):
+        return False
+    if isinstance(file, UndeclaredFile):
+        return False
+    if file.link_target is not None:
+        return place.is_symlink() and os.readlink(place) == file.link_target
+    if file.artifact is None:
+        return place.is_dir() and not place.is_symlink()
+    if place.is_symlink() or not place.is_file() or place.stat().st_size != file.size_bytes:
+        return False
+    return artifacts.digest_of(str(place))[0] == artifacts.hex_of(file.artifact)
+
+
+async def _bring_one(job: Job, root: Path, file: AnyFile, place: Path, bar: Bar) -> None:
+    _parents(root, place)
+    session = job.client.session
+    if isinstance(file, UndeclaredFile):
+        names = {"job_id": job.id, "path": file.path}
+        await artifacts.receive(session, routes.UNDECLARED, names, place, 0o644, None, bar.add)
+    elif file.artifact is not None:
+        digest = artifacts.hex_of(file.artifact)
+        names = {"hex": digest}
+        await artifacts.receive(session, routes.ARTIFACT, names, place, file.mode, digest, bar.add)
+    elif file.link_target is not None:
+        _link(root, place, file.link_target)
+    else:
+        place.mkdir(exist_ok=True)
+
+
+def _link(root: Path, place: Path, target: str) -> None:
+    inside = os.path.normpath(os.path.join(os.path.relpath(place.parent, root), target))
+    if os.path.isabs(target) or inside == ".." or inside.startswith("../"):
+        raise UnexpectedAnswerError(f"the link {place.name} leads out of the folder, to {target!r}; it was not made")
+    if os.path.lexists(place):
+        place.unlink()
+    place.symlink_to(target)

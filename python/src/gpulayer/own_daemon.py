@@ -1,0 +1,74 @@
+"""The per-user daemon, started on demand by the installed `gpulayer` binary: any of its commands starts it, under a
+lock of its own, so that two at once end with one daemon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Optional
+
+from .errors import DaemonError
+from .places import Places
+
+#: Starting takes a moment; taking over after a crash on a slow disk takes longer.
+_START_WITHIN_S = 120.0
+
+
+class OwnDaemon:
+    """Starts the daemon under these places. It stays stopped when somebody typed `down` meanwhile."""
+
+    def __init__(self, places: Places, binary: Optional[str] = None) -> None:
+        self._places = places
+        self._binary = binary
+
+    def mark(self) -> Optional[bytes]:
+        """The newest `down`, to be remembered when an operation begins."""
+        try:
+            return self._places.stopped.read_bytes()
+        except OSError:
+            return None
+
+    def start(self, mark: Optional[bytes]) -> None:
+        """Returns when the daemon answers; `DaemonError` says why it does not. `mark`: as the operation began."""
+        if self.mark() != mark:
+            raise DaemonError(
+                "the daemon could not be started: `gpulayer down` stopped it meanwhile; the next call starts it again"
+            )
+        binary = self._binary or find_binary()
+        env = dict(os.environ, GPULAYER_HOME=str(self._places.home))
+        try:
+            asked = subprocess.run(
+                [binary, "whoami", "--server", "local"],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_START_WITHIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise DaemonError(
+                f"the daemon did not start within {_START_WITHIN_S:.0f} s; see {self._places.state}/daemon.log"
+            ) from None
+        except OSError as fault:
+            raise DaemonError(f"cannot start {binary}: {fault}") from fault
+        if asked.returncode != 0:
+            said = asked.stderr.decode("utf-8", "replace").strip()
+            raise DaemonError(f"the daemon could not be started: {said}")
+
+
+def find_binary() -> str:
+    """The `gpulayer` that was installed with this package, else the one in the path."""
+    beside = Path(sysconfig.get_path("scripts")) / "gpulayer"
+    if os.access(beside, os.X_OK):
+        return str(beside)
+    found = shutil.which("gpulayer")
+    if found is None:
+        raise DaemonError(
+            "the program `gpulayer` is neither beside this Python nor in PATH: install it, or name a server "
+            "(gpulayer.connect(URL), GPULAYER_URL)"
+        )
+    return found

@@ -1,0 +1,303 @@
+"""The line to one server: calls that are repeated after a cut, refusals as exceptions, and a daemon that is started
+when it does not answer. Everything here runs on the background loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import ssl
+import time
+from typing import Any, AsyncGenerator, Awaitable, Callable, Generator, Mapping, Optional, TypeVar
+
+import httpx
+
+from .endpoint import Target
+from .errors import (
+    ConfigurationError,
+    ConnectionFailedError,
+    CutError,
+    GPUlayerError,
+    RefusedError,
+    SilentError,
+    UnexpectedAnswerError,
+    UnreachableError,
+    UntrustedError,
+    refusal,
+)
+from .line import Line
+from .own_daemon import OwnDaemon
+from .pin import WrongKey
+from .routes import Route
+
+T = TypeVar("T")
+
+#: For how long a call that was cut tries to reach the server again.
+RECONNECT_S = 20.0
+#: For how long a server that went away is waited for while a job is followed.
+FOLLOW_S = 300.0
+#: For how long a server may say nothing to a call, beyond its `wait_s`.
+ANSWER_S = 15.0
+#: A server says something on a stream every 15 s; after three times that it is taken for dead.
+SILENT_S = 45.0
+_CONNECT_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+#: Every answer of a server carries it: something else may answer in its place, also with 200.
+_VERSION_HEADER = "x-gpulayer-version"
+
+
+#: What the HTTP library says of an answer that begins with a control character, as TLS does.
+_NO_HTTP = "illegal request line"
+
+
+class Patience:
+    """Decides whether a failed call is sent again: at once after the first cut, then with growing pauses, and only
+    while there is reason to believe that the server comes back."""
+
+    def __init__(self, span_s: float, daemon: Optional[OwnDaemon], following: bool = False) -> None:
+        self._span_s = span_s
+        self._deadline = time.monotonic() + span_s
+        self._pause_s = 0.0
+        # A server that was never reached is not waited for, unless it is known to be there.
+        self._was_cut = following
+        self.down_mark = daemon.mark() if daemon else None
+
+    def renew(self) -> None:
+        """It answered: the next loss is a new one."""
+        self._deadline = time.monotonic() + self._span_s
+        self._pause_s = 0.0
+
+    async def pause_after(self, failed: BaseException) -> bool:
+        """Waits before the next try; `False` when there is none."""
+        if isinstance(failed, CutError):
+            self._was_cut = True
+        elif isinstance(failed, RefusedError) and failed.code == "not_ready":
+            # It is leaving, or not there yet: what comes after it answers.
+            self._was_cut = True
+        elif isinstance(failed, RefusedError) and failed.code in ("overloaded", "upload_gap"):
+            pass
+        elif not (isinstance(failed, ConnectionFailedError) and self._was_cut):
+            return False
+        if time.monotonic() + self._pause_s > self._deadline:
+            return False
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        return True
+
+
+class Session:
+    """One server. Safe to use from every thread and, after a fork, from every process."""
+
+    def __init__(
+        self,
+        target: Target,
+        daemon: Optional[OwnDaemon] = None,
+        reconnect_s: float = RECONNECT_S,
+        follow_s: float = FOLLOW_S,
+    ) -> None:
+        self.target = target
+        self.daemon = daemon
+        self._reconnect_s = reconnect_s
+        self._follow_s = follow_s
+        #: The connections, once there are any.
+        self.line: Optional[Line] = None
+        self.closed = False
+
+    def patience(self, following: bool = False) -> Patience:
+        """For one call, or for following something that is known to be there."""
+        return Patience(self._follow_s if following else self._reconnect_s, self.daemon, following)
+
+    async def call(
+        self,
+        route: Route,
+        names: Mapping[str, str] = {},
+        query: Mapping[str, object] = {},
+        body: Optional[object] = None,
+        key: Optional[str] = None,
+        headers: Mapping[str, str] = {},
+        patience: Optional[Patience] = None,
+    ) -> Any:
+        """The JSON of an answer (`None` for none), or the refusal as an exception. A call that changes something
+        carries an idempotency key, the same one at each try."""
+        sent = dict(headers)
+        content: Optional[bytes] = None
+        if body is not None:
+            content = _json(f"{route.method} {route.path}", body)
+            sent["Content-Type"] = "application/json"
+        if route.keyed:
+            sent["Idempotency-Key"] = secrets.token_hex(16) if key is None else key
+        wait_s = float(str(query.get("wait_s") or 0))
+
+        async def once() -> Any:
+            async with self.open(route, names, query, content, sent, ANSWER_S + wait_s) as answer:
+                whole = await answer.aread()
+                return json.loads(whole) if whole else None
+
+        return await self.persist(once, patience or self.patience(), route.repeatable)
+
+    async def persist(self, attempt: Callable[[], Awaitable[T]], patience: Patience, repeatable: bool = True) -> T:
+        """Carries out attempts until one is answered, or patience is over."""
+        while True:
+            try:
+                return await self._revived(attempt, patience)
+            except GPUlayerError as failed:
+                if not repeatable or not await patience.pause_after(failed):
+                    raise
+
+    async def _revived(self, attempt: Callable[[], Awaitable[T]], patience: Patience) -> T:
+        try:
+            return await attempt()
+        except UnreachableError:
+            if not await self.revive(patience):
+                raise
+        return await attempt()
+
+    async def revive(self, patience: Patience) -> bool:
+        """Starts the own daemon; `False` when it is another server, which nobody can start from here."""
+        if self.daemon is None:
+            return False
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.daemon.start, patience.down_mark)
+        return True
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        route: Route,
+        names: Mapping[str, str] = {},
+        query: Mapping[str, object] = {},
+        content: Any = None,
+        headers: Mapping[str, str] = {},
+        answer_s: float = ANSWER_S,
+        expect: tuple[int, ...] = (),
+    ) -> AsyncGenerator[httpx.Response, None]:
+        """Sends once, and hands the answer out unread. `expect`: statuses above 400 that are no refusal."""
+        operation = f"{route.method} {route.path.format_map(dict(names))}"
+        http = self._http()
+        request = http.build_request(
+            route.method,
+            route.url(names, query),
+            content=content,
+            headers=dict(headers),
+            timeout=httpx.Timeout(answer_s, connect=_CONNECT_S, pool=None),
+        )
+        with self.told(operation, answer_s):
+            answer = await http.send(request, stream=True)
+            try:
+                ours = _VERSION_HEADER in answer.headers
+                if not ours or (answer.status_code >= 400 and answer.status_code not in expect):
+                    raise _refused(operation, answer.status_code, await answer.aread())
+                yield answer
+            finally:
+                await answer.aclose()
+
+    @contextlib.contextmanager
+    def told(self, operation: str, answer_s: float) -> Generator[None, None, None]:
+        """The HTTP library's errors, told as ours. The message has what they know, so their tracebacks are not shown
+        (`__context__` keeps them)."""
+        where = self.target.endpoint
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol) as failed:
+            distrust = _tls_fault(failed)
+            if distrust is not None:
+                raise _untrusted(str(where), distrust) from None
+            raise UnreachableError(f"no answer from {where}: {_root(failed)}. {self._what_now()}") from None
+        except httpx.ReadTimeout:
+            raise SilentError(f"{where} took {operation}, and has not answered for {answer_s:.0f} s") from None
+        except httpx.RemoteProtocolError as failed:
+            if _NO_HTTP in str(failed):
+                raise UntrustedError(
+                    f"no safe connection to {where}: the server does not speak plain HTTP on this port, most likely "
+                    "HTTPS"
+                ) from None
+            raise CutError(f"the connection to {where} was cut during {operation}: {failed}") from None
+        except (httpx.TransportError, httpx.StreamError) as failed:
+            raise CutError(f"the connection to {where} was cut during {operation}: {_root(failed)}") from None
+        except json.JSONDecodeError as failed:
+            raise UnexpectedAnswerError(f"the answer to {operation} of {where} cannot be read: {failed}") from None
+
+    def _what_now(self) -> str:
+        if self.target.endpoint.scheme == "unix":
+            return "Is the daemon running, as this user?"
+        return "Is it running (`gpulayer up` there), and can this machine reach it? `gpulayer doctor` finds out."
+
+    def _http(self) -> httpx.AsyncClient:
+        if self.closed:
+            raise RuntimeError("this client is closed")
+        loop = asyncio.get_running_loop()
+        if self.line is None or self.line.loop is not loop:
+            # The first call, or the first one after a fork: connections of the parent are left alone.
+            self.line = Line(loop, self.target)
+        return self.line.http
+
+    def close_soon(self) -> None:
+        """Closes from any thread, without waiting. Used when nobody refers to the client any more."""
+        line, self.line = self.line, None
+        if line is not None:
+            line.soon(line.close)
+
+    async def close(self) -> None:
+        """Closes the connections. On the background loop."""
+        line, self.line = self.line, None
+        if line is not None:
+            await line.close()
+
+
+def _json(operation: str, body: object) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError) as fault:
+        raise ConfigurationError(f"what {operation} is to send cannot be written as JSON: {fault}") from fault
+
+
+def _refused(operation: str, status: int, body: bytes) -> GPUlayerError:
+    try:
+        problem = json.loads(body)
+        if isinstance(problem, dict) and "code" in problem:
+            return refusal(problem)
+    except ValueError:
+        pass
+    begin = body[:300].decode("utf-8", "replace")
+    return UnexpectedAnswerError(
+        f"{operation} was answered with status {status}, but not by a GPUlayer server: {begin}"
+    )
+
+
+def _causes(failed: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    at: Optional[BaseException] = failed
+    while at is not None and at not in found:
+        found.append(at)
+        at = at.__cause__ or at.__context__
+    return found
+
+
+def _root(failed: BaseException) -> str:
+    """What the system said: the deepest cause that says anything."""
+    said = [str(each) for each in _causes(failed) if isinstance(each, OSError) and str(each)]
+    return said[-1] if said else str(failed) or type(failed).__name__
+
+
+def _tls_fault(failed: BaseException) -> Optional[ssl.SSLError]:
+    return next((each for each in _causes(failed) if isinstance(each, ssl.SSLError)), None)
+
+
+def _untrusted(where: str, fault: ssl.SSLError) -> UntrustedError:
+    begin = f"no safe connection to {where}"
+    if isinstance(fault, WrongKey):
+        return UntrustedError(
+            f"{begin}: {fault.args[0]}. Nothing was sent. If the server was set up anew, take its new pin from "
+            "`gpulayer up` there",
+            fault.seen,
+        )
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        said = getattr(fault, "verify_message", None) or str(fault)
+        return UntrustedError(
+            f'{begin}: its certificate is not trusted here ({said}). Give its key, pin="sha256:…" as `gpulayer up` '
+            "prints it there, or ca_file="
+        )
+    if fault.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return UntrustedError(f"{begin}: the server speaks plain HTTP on this port, and https was asked for")
+    return UntrustedError(f"{begin}: the TLS handshake failed ({fault})")

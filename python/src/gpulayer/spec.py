@@ -1,0 +1,299 @@
+"""What is to run: a `JobSpec` (docs/CONTRACT.md, The job spec), built by `command` and `distributed` from the words of
+the command line, or written out as a mapping. Sizes and durations may be written as people do (`"16GiB"`, `"90m"`).
+
+Nothing is checked here that the server checks too: it names all faults at once, each with what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Sequence, Union
+
+from .errors import ConfigurationError
+from .quantities import Size, Span, size_bytes, span_s
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .job_handle import Job
+    from .records import Explanation
+
+    JobLike = Union[Job, str]
+    After = Union[JobLike, tuple[JobLike, str], Mapping[str, str]]
+    Source = Union[str, "os.PathLike[str]", tuple[JobLike, str], Mapping[str, Any]]
+
+#: Variables that make a program find its environment: on the own daemon a job gets them from the submitting process.
+RECORDED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
+#: Whose values belong to the user, whatever their names look like.
+_VERBATIM = frozenset({"env", "labels", "array", "secrets", "workload", "frameworks", "inputs", "outputs"})
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A job to be submitted: `fields` as they are sent, and `files` of this machine that go along, by their path in
+    the workspace. Immutable; `spec | {...}` gives one with other fields."""
+
+    fields: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=lambda: {})
+
+    def __or__(self, other: Mapping[str, Any]) -> Spec:
+        return Spec({**self.fields, **other}, self.files)
+
+    def submit(self, client: Optional[Client] = None, *, key: Optional[str] = None) -> Job:
+        """Submits it to the default server, or to this one."""
+        return _client(client).submit(self, key=key)
+
+    def explain(self, client: Optional[Client] = None) -> Explanation:
+        """Where it would run, and the smallest change that lets it. Submits nothing."""
+        return _client(client).explain(self)
+
+
+def _client(given: Optional[Client]) -> Client:
+    if given is not None:
+        return given
+    from .default import default_client
+
+    return default_client()
+
+
+def command(
+    argv: Optional[Sequence[Union[str, "os.PathLike[str]"]]] = None,
+    *,
+    shell: Optional[str] = None,
+    cwd: Optional[str] = None,
+    name: Optional[str] = None,
+    labels: Optional[Mapping[str, str]] = None,
+    project: Optional[str] = None,
+    priority: Optional[int] = None,
+    cpus: Optional[float] = None,
+    memory: Optional[Size] = None,
+    disk: Optional[Size] = None,
+    gpus: Union[int, str, Mapping[str, Any], None] = None,
+    gpu_memory: Optional[Size] = None,
+    frameworks: Optional[Mapping[str, str]] = None,
+    profile: Optional[str] = None,
+    on: Union[str, Mapping[str, str], None] = None,
+    target: Optional[str] = None,
+    source: Optional[str] = None,
+    inputs: Union[Mapping[str, Source], Sequence[Mapping[str, Any]], None] = None,
+    outputs: Union[str, Sequence[Union[str, Mapping[str, Any]]], None] = None,
+    env: Optional[Mapping[str, str]] = None,
+    secrets: Optional[Mapping[str, str]] = None,
+    after: Union[After, Sequence[After], None] = None,
+    array: Union[int, range, Iterable[Any], Mapping[str, Any], None] = None,
+    timeout: Optional[Span] = None,
+    queue_timeout: Optional[Span] = None,
+    grace: Optional[Span] = None,
+    stop_signal: Optional[str] = None,
+    retries: Optional[int] = None,
+    retry_on: Optional[Sequence[str]] = None,
+    **more: Any,
+) -> Spec:
+    """A command as a job: `argv`, or `shell` text.
+
+    - `memory`, `disk`, `gpu_memory`: bytes, or such as `"16GiB"`. `timeout`, `queue_timeout`, `grace`: seconds, or
+      such as `"90m"`.
+    - `gpus`: how many, `"all"` of one worker, `"H100:2"`, or a mapping as in the contract.
+    - `on`: a worker by name or id, or labels it must have.
+    - `inputs`: by their path in the workspace: a file of this machine, an `artifact://…` address, or
+      `(job, "output name")`. `outputs`: paths or globs, or mappings `{path, name, optional}`.
+    - `after`: jobs that have to succeed first; `(job, "ended")` = only to end.
+    - `array`: a count, a `range`, the items, or a mapping as in the contract. One job for each.
+    - `retries`: how often it is tried again (`max_attempts` - 1), for the reasons in `retry_on`.
+    - `more`: any other field of the contract, as it stands there.
+    """
+    run: dict[str, Any] = {}
+    if argv is not None:
+        if isinstance(argv, str):
+            raise ConfigurationError("argv is a list of words; for a line of shell give shell=")
+        run["argv"] = [os.fspath(word) for word in argv]
+    if shell is not None:
+        run["shell"] = shell
+    if cwd is not None:
+        run["cwd"] = cwd
+    fields: dict[str, Any] = {"workload": {"command": run}}
+    for key, value in (
+        ("name", name),
+        ("project", project),
+        ("priority", priority),
+        ("profile", profile),
+        ("target", target),
+        ("source", source),
+        ("timeout_s", timeout),
+        ("queue_timeout_s", queue_timeout),
+        ("grace_s", grace),
+        ("stop_signal", stop_signal),
+        ("labels", labels and dict(labels)),
+        ("env", env and dict(env)),
+        ("secrets", secrets and [{"name": each, "ref": ref} for each, ref in secrets.items()]),
+        ("resources", _resources(cpus, memory, disk, gpus, gpu_memory, frameworks, on)),
+        ("outputs", _outputs(outputs)),
+        ("depends_on", _after(after)),
+        ("array", _array(array)),
+        ("retry", _retry(retries, retry_on)),
+    ):
+        if value is not None and value != {} and value != []:
+            fields[key] = value
+    files: dict[str, str] = {}
+    if inputs:
+        fields["inputs"] = _inputs(inputs, files)
+    return Spec(_merged(fields, more), files)
+
+
+def distributed(
+    argv: Optional[Sequence[Union[str, "os.PathLike[str]"]]] = None,
+    *,
+    nodes: int,
+    processes_per_node: Union[int, str, None] = None,
+    launcher: str = "env",
+    backend: Optional[str] = None,
+    **words: Any,
+) -> Spec:
+    """A gang: one task on each of `nodes` workers, placed together or not at all. All other words are those of
+    `command`. The launcher `env` starts the command once per node with its rank and peers in the environment; a
+    launcher that the server does not have yet comes back as `NotSupportedError`."""
+    gang: dict[str, Any] = {"nodes": nodes, "launcher": launcher}
+    if processes_per_node is not None:
+        gang["processes_per_node"] = processes_per_node
+    if backend is not None:
+        gang["backend"] = backend
+    return command(argv, **words) | {"distributed": gang}
+
+
+def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with sizes and durations as the wire has them."""
+    return {key: _in_numbers(key, value) for key, value in fields.items()}
+
+
+def _in_numbers(key: str, value: Any) -> Any:
+    if key in _VERBATIM:
+        return value
+    if isinstance(value, Mapping):
+        return in_numbers(value)
+    if isinstance(value, str) and key.endswith("_bytes"):
+        return size_bytes(value, key)
+    if isinstance(value, str) and key.endswith("_s"):
+        return span_s(value, key)
+    return value
+
+
+def with_recorded(fields: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """With the variables of this process that make a program find its environment, unless they are given."""
+    if not isinstance(fields.get("workload"), Mapping) or "command" not in fields["workload"]:
+        return fields
+    env = fields.get("env") or {}
+    if not isinstance(env, Mapping):
+        return fields
+    recorded = {name: environ[name] for name in RECORDED if environ.get(name)}
+    return {**fields, "env": {**recorded, **env}}
+
+
+def _merged(fields: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in more.items():
+        if isinstance(fields.get(key), Mapping) and isinstance(value, Mapping):
+            fields[key] = {**fields[key], **value}
+        else:
+            fields[key] = value
+    return fields
+
+
+def _resources(
+    cpus: Optional[float],
+    memory: Optional[Size],
+    disk: Optional[Size],
+    gpus: Union[int, str, Mapping[str, Any], None],
+    gpu_memory: Optional[Size],
+    frameworks: Optional[Mapping[str, str]],
+    on: Union[str, Mapping[str, str], None],
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if cpus is not None:
+        found["cpus"] = cpus
+    if memory is not None:
+        found["memory_bytes"] = size_bytes(memory, "memory")
+    if disk is not None:
+        found["disk_bytes"] = size_bytes(disk, "disk")
+    if gpus is not None:
+        found["gpus"] = _gpus(gpus)
+    if gpu_memory is not None:
+        found["gpus"] = {"count": 1, **found.get("gpus", {}), "memory_bytes": size_bytes(gpu_memory, "gpu_memory")}
+    if frameworks:
+        found["frameworks"] = dict(frameworks)
+    if isinstance(on, str):
+        found["worker"] = on
+    elif on:
+        found["labels"] = dict(on)
+    return found
+
+
+def _gpus(given: Union[int, str, Mapping[str, Any]]) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    if not isinstance(given, str) or given == "all":
+        return {"count": given}
+    model, colon, count = given.rpartition(":")
+    number: Union[int, str] = int(count) if count.isdigit() else count
+    if not colon and not count.isdigit():
+        return {"count": 1, "models": [given]}
+    return {"count": number, "models": [model]} if model else {"count": number}
+
+
+def _inputs(
+    given: Union[Mapping[str, Source], Sequence[Mapping[str, Any]]], files: dict[str, str]
+) -> list[dict[str, Any]]:
+    if not isinstance(given, Mapping):
+        return [dict(each) for each in given]
+    found: list[dict[str, Any]] = []
+    for path, source in given.items():
+        if isinstance(source, Mapping):
+            found.append({**source, "path": path})
+        elif isinstance(source, tuple):
+            found.append({"from": {"job": str(getattr(source[0], "id", source[0])), "output": source[1]}, "path": path})
+        elif isinstance(source, str) and source.startswith("artifact://"):
+            found.append({"artifact": source, "path": path})
+        else:
+            files[path] = os.path.abspath(source)
+    return found
+
+
+def _outputs(given: Union[str, Sequence[Union[str, Mapping[str, Any]]], None]) -> list[dict[str, Any]]:
+    listed = [given] if isinstance(given, str) else given or []
+    return [{"path": each} if isinstance(each, str) else dict(each) for each in listed]
+
+
+def _after(given: Any) -> list[dict[str, str]]:
+    if given is None:
+        return []
+    one = isinstance(given, (str, Mapping)) or hasattr(given, "id")
+    one = one or (isinstance(given, tuple) and len(given) == 2 and given[1] in ("succeeded", "ended"))
+    return [_dependency(each) for each in ([given] if one else given)]
+
+
+def _dependency(given: Any) -> dict[str, str]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    job, when = given if isinstance(given, tuple) else (given, "succeeded")
+    return {"job": str(getattr(job, "id", job)), "when": when}
+
+
+def _array(given: Any) -> Optional[dict[str, Any]]:
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, int):
+        return {"count": given}
+    if isinstance(given, range) and given.step == 1:
+        return {"start": given.start, "count": len(given)}
+    if isinstance(given, str):
+        raise ConfigurationError("array is a count, a range or a list of items, not a text")
+    return {"items": list(given)}
+
+
+def _retry(retries: Optional[int], retry_on: Optional[Sequence[str]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if retries is not None:
+        found["max_attempts"] = retries + 1
+    if retry_on is not None:
+        found["retry_on"] = [retry_on] if isinstance(retry_on, str) else list(retry_on)
+    return found

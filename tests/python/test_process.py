@@ -1,0 +1,214 @@
+"""The package as a guest in a process: threads, sockets, forks, interrupts, the end."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import gpulayer as gl
+import pytest
+from conftest import SOURCES, until
+
+
+def started(script: str, **words: Any) -> "subprocess.Popen[str]":
+    """A script in a Python that makes every warning an error and says what it forgot to close."""
+    env = dict(os.environ, PYTHONPATH=SOURCES)
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script)]
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/", **words
+    )
+
+
+def ran(script: str) -> str:
+    process = started(script)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and err == "", err
+    return out
+
+
+def sockets() -> int:
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+        except OSError:
+            pass
+    return found
+
+
+def test_a_closed_client_leaves_no_thread_and_no_socket(client: gl.Client, binary: str) -> None:
+    client.whoami()
+    client.close()
+    threads, before = threading.active_count(), sockets()
+    for _ in range(5):
+        with gl.local(binary=binary) as other:
+            job = other.submit(gl.command(["echo", "a"]))
+            assert [line.text for line in job.logs(follow=True)] == ["a"]
+            stream = job.logs(follow=True)
+            next(stream)
+        with pytest.raises(RuntimeError, match="closed"):
+            other.whoami()
+    assert (threading.active_count(), sockets()) == (threads, before)
+
+
+def test_a_forgotten_client_leaves_none_either(client: gl.Client, binary: str) -> None:
+    client.whoami()
+    client.close()
+    threads, before = threading.active_count(), sockets()
+    for _ in range(3):
+        gl.local(binary=binary).whoami()
+    until(lambda: (threading.active_count(), sockets()) == (threads, before))
+
+
+def test_a_forgotten_stream_lets_go_of_its_connection(client: gl.Client) -> None:
+    job = client.submit(gl.command(shell="echo a; sleep 60"))
+    before = sockets()
+    streams = [job.logs(follow=True) for _ in range(3)]
+    assert [next(stream).text for stream in streams] == ["a"] * 3
+    assert sockets() >= before + 2
+    del streams
+    until(lambda: sockets() <= before)
+    job.cancel(now=True).wait()
+
+
+def test_an_error_reads_like_one_of_python(home: Path) -> None:
+    process = started("import gpulayer as gl\ngl.connect('http://127.0.0.1:9').whoami()")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and err.count("Traceback") == 1 and len(err.splitlines()) < 15, err
+    assert "gpulayer.errors.UnreachableError: no answer from http://127.0.0.1:9: " in err
+
+
+def test_many_threads_share_a_client(client: gl.Client) -> None:
+    names: list[str] = []
+    threads = [threading.Thread(target=lambda: names.append(client.whoami().name)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(names) == 20 and len(set(names)) == 1
+
+
+def test_the_end_of_the_process_is_silent_whatever_was_left_open(client: gl.Client) -> None:
+    client.whoami()
+    out = ran(
+        """
+        import asyncio, gpulayer as gl
+        client = gl.local()
+        job = client.submit(gl.command(shell="echo a; sleep 60"))
+        stream = job.logs(follow=True)
+        print(next(stream))
+        gl.submit(gl.command(["true"]))
+        async def half():
+            asyncio.ensure_future(job.wait.aio())
+            await asyncio.sleep(0)
+            await client.whoami.aio()
+        asyncio.run(half())
+        """
+    )
+    assert out == "a\n"
+    for job in client.jobs():
+        job.cancel(now=True)
+
+
+def test_ctrl_c_ends_the_waiting_and_leaves_the_job(client: gl.Client) -> None:
+    job = client.submit(gl.command(["sleep", "60"]))
+    until(lambda: job.refresh().state == "running")
+    for call in ("job.wait()", "list(job.logs(follow=True))"):
+        process = started(
+            f"""
+            import gpulayer as gl
+            job = gl.local().attach("{job.id}")
+            print("waits", flush=True)
+            try:
+                {call}
+            except KeyboardInterrupt:
+                print(job.refresh().state)
+            """
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        until(functools.partial(_is_parked, process.pid))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert (out, err, process.returncode) == ("running\n", "", 0)
+    job.cancel(now=True).wait()
+
+
+def _is_parked(pid: int) -> bool:
+    """Whether it waits in the kernel for a lock, as the main thread of a call does."""
+    return "futex" in Path(f"/proc/{pid}/wchan").read_text() or _in_a_lock(pid)
+
+
+def _in_a_lock(pid: int) -> bool:
+    try:
+        number = Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except OSError:
+        return False
+    return number == "202"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_speaks_over_connections_of_its_own(client: gl.Client) -> None:
+    client.whoami()
+    out = ran(
+        """
+        import os, warnings, gpulayer as gl
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads at all
+        client = gl.local()
+        job = client.submit(gl.command(shell="echo a; sleep 0.5; echo b"))
+        stream = job.logs(follow=True)
+        print(next(stream), flush=True)
+        child = os.fork()
+        if child == 0:
+            print("child", client.whoami().role, job.result().reason, flush=True)
+            raise SystemExit
+        _, status = os.waitpid(child, 0)
+        print([line.text for line in stream], status, client.whoami().role)
+        client.close()
+        """
+    )
+    assert out.splitlines() == ["a", "child admin completed", "['b'] 0 admin"]
+
+
+def test_a_sync_call_works_within_a_running_loop(client: gl.Client) -> None:
+    out = ran(
+        """
+        import asyncio, gpulayer as gl
+        async def cell():
+            with gl.local() as client:
+                job = client.submit(gl.command(["echo", "from a notebook"]))
+                job.wait()
+                print([line.text for line in job.logs()], (await job).reason)
+        asyncio.run(cell())
+        """
+    )
+    assert out == "['from a notebook'] completed\n"
+
+
+def test_a_line_of_progress_is_shown_on_terminals_alone(client: gl.Client) -> None:
+    client.whoami()
+    import pty
+
+    near, far = pty.openpty()
+    script = """
+        import sys, gpulayer as gl
+        with gl.local() as client:
+            client.submit(gl.command(["sleep", "0.3"], name="red")).wait()
+        print("over", file=sys.stderr)
+    """
+    env = dict(os.environ, PYTHONPATH=SOURCES)
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], env=env, stderr=far, cwd="/")
+    os.close(far)
+    shown = b""
+    while b"over" not in shown:
+        shown += os.read(near, 1000)
+    process.wait(timeout=60)
+    os.close(near)
+    assert b"(red)" in shown and shown.rstrip().endswith(b"\r\x1b[2Kover")

@@ -1,0 +1,209 @@
+"""What people write: sizes, durations, addresses, specs. No server is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import gpulayer as gl
+import pytest
+from gpulayer.endpoint import Endpoint, connection_string
+from gpulayer.quantities import shown_size, size_bytes, span_s
+from gpulayer.server_choice import Choice, choose
+from gpulayer.spec import in_numbers, with_recorded
+
+PIN = "sha256:" + "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [("16GiB", 16 << 30), ("80GB", 80 * 10**9), ("512M", 512 * 10**6), ("1.5 kib", 1536), ("7", 7), ("3B", 3)],
+)
+def test_sizes_are_read_as_the_command_line_reads_them(text: str, size: int) -> None:
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text, span", [("90m", 5400), ("1h30m", 5400), ("250ms", 0.25), ("2d", 172800), ("1.5", 1.5), ("0.5h", 1800)]
+)
+def test_durations_are_read_as_the_command_line_reads_them(text: str, span: float) -> None:
+    assert span_s(text) == span
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "1iB", "1 2", "-1", "9000PB", "16 gigs"])
+def test_what_is_no_size_is_refused_by_name(text: str) -> None:
+    with pytest.raises(gl.ConfigurationError, match="memory="):
+        gl.command(["x"], memory=text)
+
+
+@pytest.mark.parametrize("text", ["", "h", "1m1h", "1h1h", "1h2", "soon"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(gl.ConfigurationError, match="duration"):
+        in_numbers({"timeout_s": text})
+
+
+def test_sizes_are_shown_in_the_unit_people_would_use() -> None:
+    shown = [shown_size(size) for size in (0, 999, 1000, 999_949, 999_950, 10**9)]
+    assert shown == ["0 B", "999 B", "1.0 kB", "999.9 kB", "1.0 MB", "1.0 GB"]
+
+
+def test_addresses_are_read_as_the_command_line_reads_them() -> None:
+    for url in ["http://127.0.0.1:8470", "https://[::1]:9", "https://a.b:1", "unix:/run/x.sock"]:
+        assert str(Endpoint.parse(url)) == url
+    assert str(Endpoint.parse("https://box/")) == "https://box:8470"
+    assert str(Endpoint.parse("unix:///run/x.sock")) == "unix:/run/x.sock"
+    for bad in ["", "http://", "http://a b", "http://a:99999", "unix:x", "http://a/b", "ftp://a", "http://a:²"]:
+        with pytest.raises(gl.ConfigurationError, match="not a server address"):
+            Endpoint.parse(bad)
+    with pytest.raises(gl.ConfigurationError, match=r"did you mean https://10\.88\.0\.2:8470"):
+        Endpoint.parse("10.88.0.2:8470")
+    assert Endpoint.parse("https://[::ffff:127.0.0.1]").is_loopback
+    assert not Endpoint.parse("https://localhost.example").is_loopback
+
+
+def test_a_connection_string_is_a_server_and_its_faults_show_no_token() -> None:
+    target = connection_string(f"gpulayer://glc_0f@box?pin={PIN.upper().replace('SHA', 'sha')}")
+    assert (str(target.endpoint), target.token, target.pins) == ("https://box:8470", "glc_0f", (PIN,))
+    assert "glc_0f" not in repr(target)
+    for text in [
+        "gpulayer://box:8470",
+        "gpulayer://gls_5ecret@box",
+        "gpulayer://glj_5ecret@box",
+        "gpulayer://glc_5ecret@",
+        "gpulayer://glc_5ecret@box?pin=sha256:ab",
+        "gpulayer://glc_5ecret@box?ca=x",
+        "gpulayer://glc_5ecret@box?plain=1",
+    ]:
+        with pytest.raises(gl.ConfigurationError) as fault:
+            connection_string(text)
+        assert "5ecret" not in str(fault.value)
+
+
+def chosen(home: Path, given: str | None = None, **env: str) -> Choice:
+    return choose(given, env={"GPULAYER_HOME": str(home), **env}, machine_socket=str(home / "none"))
+
+
+def test_the_server_is_chosen_as_the_command_line_chooses_it(tmp_path: Path) -> None:
+    own = chosen(tmp_path)
+    assert own.own and own.on_demand and own.target.endpoint.path == f"{tmp_path}/state/gpulayer.sock"
+    machine = tmp_path / "machine.sock"
+    machine.touch()
+    mine = choose(None, env={"GPULAYER_HOME": str(tmp_path)}, machine_socket=str(machine))
+    assert mine.own and not mine.on_demand and mine.target.endpoint.path == str(machine)
+    saved = f'current = "box"\n[connections.box]\nurl = "https://box:8470"\ntoken = "glc_0f"\npins = ["{PIN}"]\n'
+    (tmp_path / "connections.toml").write_text(saved)
+    box = chosen(tmp_path).target
+    assert (str(box.endpoint), box.token, box.pins) == ("https://box:8470", "glc_0f", (PIN,))
+    assert chosen(tmp_path, "box").target == box
+    assert chosen(tmp_path, "https://box").target == box, "by its address"
+    assert chosen(tmp_path, "https://other").target.token is None
+    assert chosen(tmp_path, "https://box", GPULAYER_TOKEN="glc_1").target.token == "glc_1"
+    (tmp_path / "config.toml").write_text('url = "https://filed"\n')
+    assert str(chosen(tmp_path).target.endpoint) == "https://filed:8470"
+    assert str(chosen(tmp_path, GPULAYER_URL="http://localhost").target.endpoint) == "http://localhost:8470"
+    assert str(chosen(tmp_path, GPULAYER_URL="").target.endpoint) == "https://filed:8470"
+    assert chosen(tmp_path, "local", GPULAYER_URL="http://localhost").on_demand
+    with pytest.raises(gl.ConfigurationError, match="no server is saved as `laptop`; there is box"):
+        chosen(tmp_path, "laptop")
+
+
+def test_a_fault_in_the_saved_servers_shows_no_token(tmp_path: Path) -> None:
+    (tmp_path / "connections.toml").write_text('[connections.a]\nurl = "x"\ntoken = glc_5ecret\n')
+    with pytest.raises(gl.ConfigurationError, match="line 3") as fault:
+        chosen(tmp_path)
+    assert "5ecret" not in str(fault.value)
+
+
+def test_a_token_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("glc_0f\n")
+    env = {"GPULAYER_HOME": str(tmp_path)}
+    assert choose("https://box", tmp_path / "token", PIN, env=env).target.token == "glc_0f"
+    (tmp_path / "token").write_text("glj_0f\n")
+    with pytest.raises(gl.ConfigurationError, match="one client token"):
+        choose("https://box", str(tmp_path / "token"), env=env)
+    with pytest.raises(gl.ConfigurationError) as fault:
+        choose("https://box", "5ecret", env=env)
+    assert "5ecret" not in str(fault.value)
+
+
+def test_state_of_a_home_with_a_long_name_lies_elsewhere(tmp_path: Path) -> None:
+    path = chosen(Path("/tmp") / ("x" * 90)).target.endpoint.path
+    assert path.startswith(f"/var/tmp/gpulayer-{os.getuid()}/") and len(path) < 107
+
+
+def test_a_command_becomes_a_spec() -> None:
+    spec = gl.command(
+        ["python", Path("train.py")],
+        gpus="H100:2",
+        gpu_memory="40GB",
+        cpus=4,
+        memory="16GiB",
+        outputs=["model.pt", {"path": "log/*", "optional": True}],
+        inputs={"data": "artifact://sha256/" + "0" * 64, "base": ("job_a", "model")},
+        after=[("job_b", "ended"), "job_c"],
+        array=["a", 2],
+        timeout="90m",
+        retries=2,
+        secrets={"HF_TOKEN": "name:HF_TOKEN"},
+        on={"zone": "attic"},
+        resources={"os": "linux"},
+    )
+    fields = in_numbers(spec.fields)
+    assert json.loads(json.dumps(fields)) == {
+        "workload": {"command": {"argv": ["python", "train.py"]}},
+        "resources": {
+            "cpus": 4,
+            "memory_bytes": 16 << 30,
+            "gpus": {"count": 2, "models": ["H100"], "memory_bytes": 40 * 10**9},
+            "labels": {"zone": "attic"},
+            "os": "linux",
+        },
+        "outputs": [{"path": "model.pt"}, {"path": "log/*", "optional": True}],
+        "inputs": [
+            {"artifact": "artifact://sha256/" + "0" * 64, "path": "data"},
+            {"from": {"job": "job_a", "output": "model"}, "path": "base"},
+        ],
+        "depends_on": [{"job": "job_b", "when": "ended"}, {"job": "job_c", "when": "succeeded"}],
+        "array": {"items": ["a", 2]},
+        "timeout_s": 5400,
+        "retry": {"max_attempts": 3},
+        "secrets": [{"name": "HF_TOKEN", "ref": "name:HF_TOKEN"}],
+    }
+
+
+def test_the_words_of_gpus_after_and_array() -> None:
+    def field(name: str, **words: object) -> object:
+        return gl.command(["x"], **words).fields[name]  # type: ignore[arg-type]
+
+    def gpus(given: object) -> object:
+        resources = field("resources", gpus=given)
+        assert isinstance(resources, dict)
+        return resources["gpus"]
+
+    assert gpus(2) == gpus("2") == {"count": 2}
+    assert gpus("all") == {"count": "all"} and gpus("A100:all") == {"count": "all", "models": ["A100"]}
+    assert gpus("A100") == {"count": 1, "models": ["A100"]}
+    assert field("depends_on", after=("job_a", "ended")) == [{"job": "job_a", "when": "ended"}]
+    assert field("depends_on", after=("job_a", "job_b")) == [
+        {"job": "job_a", "when": "succeeded"},
+        {"job": "job_b", "when": "succeeded"},
+    ]
+    assert field("array", array=range(3, 5)) == {"start": 3, "count": 2}
+    assert field("array", array=range(0, 6, 2)) == {"items": [0, 2, 4]}
+
+
+def test_what_belongs_to_the_user_is_sent_as_it_stands() -> None:
+    fields = {"env": {"x_s": "90m"}, "labels": {"size_bytes": "1GB"}, "timeout_s": "2m"}
+    assert in_numbers(fields) == {"env": {"x_s": "90m"}, "labels": {"size_bytes": "1GB"}, "timeout_s": 120}
+
+
+def test_on_the_own_daemon_a_command_finds_this_environment_unless_told_otherwise() -> None:
+    fields = dict(gl.command(["x"], env={"PATH": "/mine"}).fields)
+    recorded = with_recorded(fields, {"PATH": "/bin", "VIRTUAL_ENV": "/venv", "HOME": "/root", "CONDA_PREFIX": ""})
+    assert recorded["env"] == {"PATH": "/mine", "VIRTUAL_ENV": "/venv"}
+
+
+def test_a_line_of_shell_is_no_argv() -> None:
+    with pytest.raises(gl.ConfigurationError, match="shell="):
+        gl.command("python train.py")
