@@ -26,7 +26,7 @@ mod tests {
     fn a_bound_is_told_as_it_is_and_never_too_short() {
         for (millis, text) in [
             (1, "1 s"),
-            (119_001, "120 s"),
+            (118_001, "119 s"),
             (300_000, "5 min"),
             (309_001, "5 min 10 s"),
             (3_600_000, "1 h"),
