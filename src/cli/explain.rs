@@ -37,7 +37,7 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitSta
             let id = job_choice::one(&client, job).await?;
             let what = format!("job …{}", tail(id));
             match client.get(&format!("/v1/jobs/{id}/explain")).await? {
-                Explained::Waits(explanation) => (what, explanation),
+                Explained::Waits(explanation) => (what, *explanation),
                 Explained::Past(past) => return show_past(context, &client, &what, &past).await,
             }
         }

@@ -154,9 +154,9 @@ pub struct WhatIf {
 #[serde(untagged)]
 pub enum Explained {
     /// Of a job that waits.
-    Waits(Explanation),
+    Waits(Box<Explanation>),
     /// Of a job that has ended.
-    Past(PastExplanation),
+    Past(Box<PastExplanation>),
 }
 
 /// What an ended job waited for, and what became of it.

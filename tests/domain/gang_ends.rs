@@ -111,11 +111,11 @@ impl Gang {
     }
 
     fn results(&self) -> Arc<JobResults> {
-        let results = self.changes.iter().filter_map(|change| match change {
+        let mut results = self.changes.iter().rev().filter_map(|change| match change {
             Change::JobResults(_, results) => Some(results.clone()),
             _ => None,
         });
-        results.last().unwrap_or_default()
+        results.next().unwrap_or_default()
     }
 }
 

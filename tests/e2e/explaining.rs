@@ -9,7 +9,7 @@ use crate::house::{House, argv, eventually, shell};
 
 async fn past(house: &House, id: JobId) -> Option<PastExplanation> {
     match house.client().get(&format!("/v1/jobs/{id}/explain")).await.ok()? {
-        Explained::Past(past) => Some(past),
+        Explained::Past(past) => Some(*past),
         Explained::Waits(_) => None,
     }
 }
