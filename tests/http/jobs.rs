@@ -235,7 +235,7 @@ fn a_reason_to_wait_names_the_one_job_that_holds_the_place() {
     assert_eq!(reason(), held, "nobody is known to hold it");
     let me = stand.unix("GET", "/v1/whoami").send().ok(200).json()["name"].as_str().unwrap().to_owned();
     let id = holder.to_string();
-    for (at_most, said) in [(None, ""), (Some(90), ", up to 90 s"), (Some(2_341), ", up to 40 min")] {
+    for (at_most, said) in [(None, ""), (Some(90), ", up to 90 s"), (Some(2_341), ", up to 39 min 1 s")] {
         let at_most = at_most.map(gpulayer::contract::quantity::Seconds::new);
         *stand.shared.holder.lock() = Some(Holder { job_id: holder, at_most });
         let named = format!("(held by job …{} ({me}){said})", &id[id.len() - 6..]);
