@@ -9,7 +9,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import AsyncIterator, Callable, Mapping, Optional
+from typing import AsyncIterator, BinaryIO, Callable, Mapping, Optional
 
 from . import routes
 from .errors import ConfigurationError, CutError, GPUlayerError, UnexpectedAnswerError
@@ -86,22 +86,23 @@ async def _upload_rest(session: Session, path: str, digest: str, size: int, offs
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size - offset)}
     if 0 < offset < size:
         headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
-    pieces = _pieces(path, offset, size - offset)
-    async with session.open(routes.UPLOAD, {"hex": digest}, {}, pieces, headers, SILENT_S) as answer:
-        if answer.status_code == 202:
-            raise CutError(f"the server has only a part of {path} so far")
-
-
-async def _pieces(path: str, offset: int, left: int) -> AsyncIterator[bytes]:
-    loop = asyncio.get_running_loop()
+    # Opened here: after a cut nobody closes what was to be sent.
     with open(path, "rb") as file:
         file.seek(offset)
-        while left > 0:
-            piece = await loop.run_in_executor(None, file.read, min(left, _PIECE_BYTES))
-            if not piece:
-                raise ConfigurationError(f"{path} became shorter while it was sent")
-            left -= len(piece)
-            yield piece
+        pieces = _pieces(file, size - offset)
+        async with session.open(routes.UPLOAD, {"hex": digest}, {}, pieces, headers, SILENT_S) as answer:
+            if answer.status_code == 202:
+                raise CutError(f"the server has only a part of {path} so far")
+
+
+async def _pieces(file: BinaryIO, left: int) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    while left > 0:
+        piece = await loop.run_in_executor(None, file.read, min(left, _PIECE_BYTES))
+        if not piece:
+            raise ConfigurationError(f"{file.name} became shorter while it was sent")
+        left -= len(piece)
+        yield piece
 
 
 async def receive(
