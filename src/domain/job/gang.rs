@@ -129,7 +129,7 @@ pub(super) fn results(tasks: &[LiveTask]) -> Arc<JobResults> {
             0 => {}
             _ if rank == 0 => all.undeclared.clone_from(&results.undeclared),
             count => remark(format!(
-                "rank {rank} left {count} undeclared files on its worker, where they do not come from: declare them as outputs"
+                "rank {rank} left {count} undeclared files on its worker; they are not brought back: declare them as outputs"
             )),
         }
         all.log_artifact = all.log_artifact.or(results.log_artifact);
