@@ -78,6 +78,8 @@ impl Client {
             }
         }
         loop {
+            // All of it is there and was not finished: the last byte again makes it whole.
+            offset = offset.min(size_bytes.saturating_sub(1));
             let length = (size_bytes - offset).min(self.shared.part_bytes.load(Ordering::Relaxed));
             let failed = match self.upload_part(digest, path, size_bytes, (offset, length)).await {
                 Ok(received) if received >= size_bytes => {

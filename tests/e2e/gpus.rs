@@ -219,7 +219,7 @@ async fn a_job_for_all_gpus_gets_its_turn_and_takes_what_yields() {
     }
     site.let_go("small0");
     assert_eq!(house.end(small[0]).await.state, JobState::Succeeded);
-    let why = reason_with(house, stream[0], "reserved for job …").await;
+    let why = reason_with(house, stream[0], "reserved for another job").await;
     assert!(why.contains("has room"), "{why}");
     // What ends before the rest does slips in.
     let quick = house.submit(&with(shell("true"), "timeout_s", json!(5))).await.id;

@@ -270,7 +270,7 @@ fn explain_says_who_lacks_what_and_which_change_would_help() {
         let over = house.run(&["explain", "waits"]);
         assert!(over.status.success(), "{over:?}");
         let said = String::from_utf8(over.stdout).unwrap();
-        assert!(said.contains("is cancelled"), "{said}");
+        assert!(said.contains("cancelled: never started"), "{said}");
         if said.contains("needs 2 CPUs") {
             break;
         }

@@ -83,6 +83,8 @@ async def _offset(session: Session, digest: str) -> Optional[int]:
 
 
 async def _upload_rest(session: Session, path: str, digest: str, size: int, offset: int) -> None:
+    # All of it may be there and not finished: the last byte again makes it whole.
+    offset = min(offset, max(size - 1, 0))
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size - offset)}
     if 0 < offset < size:
         headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
