@@ -88,8 +88,7 @@ fn change(
 
 /// Each kind of change, from the smallest on.
 fn kinds<'a>(shape: &'a Arc<Shape>, pool: &'a Pool, room: Room) -> Vec<Kind<'a>> {
-    let mut kinds: Vec<Kind<'a>> =
-        vec![Box::new(cpus(shape, pool, room)), Box::new(memory(shape, pool, room))];
+    let mut kinds: Vec<Kind<'a>> = vec![cpus(shape, pool, room), memory(shape, pool, room)];
     if let Some(request) = shape.resources.gpus.as_deref() {
         kinds.extend(gpus(shape, request, pool));
     }
@@ -144,7 +143,7 @@ fn nodes(shape: &Arc<Shape>, pool: &Pool, room: Room) -> Option<Change> {
     Some(change(shape, said, "/distributed/nodes", json!(fewer), |shape| shape.nodes = Some(fewer)))
 }
 
-fn cpus<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> impl Iterator<Item = Change> + use<'a> {
+fn cpus<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> Kind<'a> {
     let asked = shape.amount().cpu_millis;
     let free: BTreeSet<u64> = pool
         .workers()
@@ -152,7 +151,7 @@ fn cpus<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> impl Iterator<Item = C
         .filter(|free| (1..asked).contains(free))
         .collect();
     let said = |millis: u64| Cpus::from_millis(u32::try_from(millis).unwrap_or(u32::MAX));
-    free.into_iter().rev().map(move |millis| {
+    Box::new(free.into_iter().rev().map(move |millis| {
         let (now, then) = (said(asked), said(millis));
         change(
             shape,
@@ -163,22 +162,22 @@ fn cpus<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> impl Iterator<Item = C
                 shape.resources.cpus = then;
             },
         )
-    })
+    }))
 }
 
-fn memory<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> impl Iterator<Item = Change> + use<'a> {
+fn memory<'a>(shape: &'a Shape, pool: &Pool, room: Room) -> Kind<'a> {
     let asked = shape.amount().memory_bytes;
     let free: BTreeSet<u64> = pool
         .workers()
         .map(|worker| room.of(worker).memory_bytes)
         .filter(|free| (1..asked).contains(free))
         .collect();
-    free.into_iter().rev().map(move |bytes| {
+    Box::new(free.into_iter().rev().map(move |bytes| {
         let said = format!("{} of memory instead of {}", AtMost(bytes), Bytes(asked));
         change(shape, said, "/resources/memory_bytes", json!(bytes), |shape| {
             shape.resources.memory_bytes = Some(bytes);
         })
-    })
+    }))
 }
 
 fn gpus<'a>(shape: &'a Shape, request: &'a GpuRequest, pool: &Pool) -> Vec<Kind<'a>> {
