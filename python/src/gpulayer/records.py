@@ -186,6 +186,7 @@ class WaitingFor:
     held_by: tuple[Holder, ...] = ()
     more: int = 0
     up_to_s: Optional[float] = None
+    preempted: bool = False
 
 
 @dataclass(frozen=True)
@@ -205,12 +206,15 @@ class Explanation:
     workers: tuple[WorkersAnswer, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     ahead: Optional[int] = None
+    served_before: tuple[str, ...] = ()
+    nodes: Optional[int] = None
     quota: Optional[str] = None
     remedy: Optional[Suggestion] = None
     reservation: Optional[ReservedPlace] = None
     starts_by: Optional[datetime] = None
     untested: Optional[str] = None
     waiting_for: Optional[WaitingFor] = None
+    warnings: tuple[JobWarning, ...] = ()
 
     def __str__(self) -> str:
         return self.summary
@@ -251,6 +255,8 @@ class PastPlacement:
     gpus: tuple[str, ...] = ()
     reason: Optional[str] = None
     waited_for: Optional[str] = None
+    waited_s: float = 0
+    rank: Optional[int] = None
 
 
 @dataclass(frozen=True)
