@@ -160,7 +160,11 @@ impl Matrix {
     async fn strike(&mut self, blow: Blow) {
         *self.blows.entry(blow).or_default() += 1;
         let far_is_up = self.far.as_mut().is_some_and(FarWorker::is_up);
-        assert!(far_is_up, "the standalone worker left by itself; see far.log");
+        if !far_is_up {
+            let said = std::fs::read_to_string(self.house.path().join("far.log")).unwrap_or_default();
+            let last = said.lines().rev().take(8).collect::<Vec<_>>();
+            panic!("the standalone worker left by itself; its last words, the newest first: {last:#?}");
+        }
         let (folders, shims) = (self.worker_folders(), self.shims());
         let away = Duration::from_millis(self.rng.random_range(0..400));
         let frozen = Duration::from_millis(self.rng.random_range(100..1_500));
