@@ -30,6 +30,10 @@ use crate::contract::protocol::StopReason;
 use crate::contract::worker::EnforcedLimits;
 use crate::domain::gpus::Whose;
 
+/// Shims that are started for one task, when each is gone before it has the task: more than that die of something that
+/// the next would die of, too.
+const NEWBORN_TRIES: u32 = 3;
+
 /// A worker's shims. Cheap to clone. Its methods want the tokio runtime that will also drive the
 /// [`TaskProcess`]es; dropping the last clone lets the idle shims exit and leaves the busy ones running.
 #[derive(Debug, Clone)]
@@ -158,19 +162,23 @@ impl ShimPool {
     /// Hands a task to a shim. Whatever goes wrong from then on is an event of the [`TaskProcess`].
     pub async fn launch(&self, launch: Launch) -> Result<TaskProcess, ProcessError> {
         let (task_id, message) = (launch.task_id, ToShim::Launch(Box::new(launch)));
+        let mut born = 0;
         loop {
             let idle = self.inner.idle.lock().pop();
-            let (link, fresh) = match idle {
-                Some(link) => (link, false),
-                None => (self.inner.start_shim()?, true),
+            let link = match idle {
+                Some(link) => link,
+                None => {
+                    born += 1;
+                    self.inner.start_shim()?
+                }
             };
             match link.send(&message).await {
                 Ok(()) => {
                     let home = Some(Arc::clone(&self.inner));
                     return Ok(TaskProcess { task_id, link: Some(link), home });
                 }
-                Err(error) if fresh => return Err(error),
-                // An idle one was killed: it cannot have begun, as the message did not reach it whole.
+                Err(error) if born >= NEWBORN_TRIES => return Err(error),
+                // It was killed: it cannot have begun, as the message did not reach it whole.
                 Err(_) => {}
             }
         }
