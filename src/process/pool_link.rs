@@ -34,11 +34,7 @@ impl ShimLink {
         let path = format!("/proc/self/fd/{}/{name}", folder.as_fd().as_raw_fd());
         let stream = match UnixStream::connect(path).await {
             Ok(stream) => stream,
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
-            {
-                return Ok(None);
-            }
+            Err(error) if is_of_one_that_left(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         let mut link = Self { pid: 0, stream, frames: Frames::default() };
@@ -49,7 +45,7 @@ impl ShimLink {
             }
             // It went away between the two.
             Ok(Ok(None)) => Ok(None),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+            Ok(Err(error)) if is_of_one_that_left(&error) => Ok(None),
             Ok(Err(error)) => Err(error),
             Ok(Ok(Some(_))) => Err(io::Error::new(io::ErrorKind::InvalidData, "it did not say hello")),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it did not say hello")),
@@ -93,4 +89,11 @@ impl ShimLink {
             }
         }
     }
+}
+
+/// Nobody listened, or the listener was closed while this connection waited in its queue: a shim without a task leaves
+/// when it has lost its worker, and the next worker may come at that moment.
+fn is_of_one_that_left(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
+    matches!(error.kind(), ConnectionRefused | NotFound | ConnectionReset | BrokenPipe)
 }
