@@ -10,9 +10,6 @@ use crate::contract::ids::JobId;
 use crate::contract::job::{Job, JobState};
 use crate::domain::placement;
 
-/// The reason of a job that waits where there is no worker at all.
-const NO_WORKER: &str = "no worker is connected";
-
 /// `1 GPU: held by job …a7kq2b (alice), up to 40 min`; `None` when it is not tasks that the job waits for, or the server
 /// does not say.
 async fn waiting_for(client: &Client, id: JobId) -> Option<String> {
@@ -54,7 +51,7 @@ impl WaitReason {
                 false => String::new(),
             };
             say(&format!("{told}{more}"));
-            if reason == NO_WORKER {
+            if reason == placement::NO_WORKER {
                 say(explain::TO_HAVE_WORKERS);
             }
             if !self.told && placement::never_fits(&reason) {

@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-pub use explain::{Verdict, explain, never_fits, queue_reason, verdict};
+pub use explain::{NO_WORKER, Verdict, explain, never_fits, queue_reason, verdict};
 pub use explanation::wish;
 pub(super) use fit::Bytes;
 pub use fit::{GpuCensus, Lack};

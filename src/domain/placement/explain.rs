@@ -10,6 +10,9 @@ pub use crate::contract::explain::Verdict;
 use crate::contract::explain::WorkersAnswer;
 use crate::domain::spec::nearest;
 
+/// The reason of a job that waits where there is no worker at all.
+pub const NO_WORKER: &str = "no worker is connected";
+
 /// What one worker lacks for good that is said at most.
 const LACKS: usize = 3;
 
@@ -85,7 +88,7 @@ pub fn queue_reason(shape: &Arc<Shape>, pool: &Pool) -> String {
 /// The answers in one line.
 pub(super) fn line_of(answers: &[WorkersAnswer], nodes: usize) -> String {
     if answers.is_empty() {
-        return "no worker is connected".to_owned();
+        return NO_WORKER.to_owned();
     }
     let lines: Vec<String> = answers.iter().map(in_one_line).collect();
     let at_once = if nodes > 1 { format!("needs {nodes} workers at once · ") } else { String::new() };
