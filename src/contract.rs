@@ -7,6 +7,7 @@ pub mod end;
 pub mod error_code;
 pub mod event;
 pub mod explain;
+pub mod function;
 pub mod gang;
 pub mod gpu;
 pub mod ids;

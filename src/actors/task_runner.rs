@@ -10,6 +10,7 @@ mod adoption;
 mod cache;
 mod collecting;
 mod folder;
+mod function;
 mod held;
 mod hidden_names;
 mod kept;

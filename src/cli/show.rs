@@ -20,11 +20,16 @@ use super::server_choice::OnDemand;
 use super::shown::{harmless, moment, quoted, size, span, tail};
 use super::verdict::undeclared;
 use crate::contract::event::Event;
-use crate::contract::ids::WorkerId;
+use crate::contract::function::FunctionResult;
+use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::job::{Job, Page};
+use crate::contract::spec::Serializer;
 use crate::contract::worker::Task;
 use crate::domain::retry::owner_word;
 use crate::domain::verdict::left_out;
+
+/// Characters of a result that are shown.
+const MOST_SHOWN: usize = 200;
 
 /// `gpulayer show`.
 pub(super) async fn run(context: &Context, args: &Jobs) -> Result<ExitStatus, CliError> {
@@ -73,6 +78,7 @@ fn page(
     field("labels", (!labels.is_empty()).then(|| labels.join(" ")));
     field("by", Some(job.submitted_by.clone()));
     field("command", command(job));
+    field("function", function(job));
     field("asks for", asks::in_one_line(job));
     field("attempt", (job.attempt > 1).then(|| job.attempt.to_string()));
     field("retry of", job.retry_of.map(|id| id.to_string()));
@@ -112,6 +118,7 @@ fn page(
         field("ran", end.duration_s.map(span));
         field("peak memory", end.peak_memory_bytes.map(size));
     }
+    field("result", job.result.as_ref().map(|result| returned(result, job.id)));
     for file in &job.outputs {
         let what = match &file.link_target {
             Some(target) => format!("-> {target}"),
@@ -161,4 +168,48 @@ fn command(job: &Job) -> Option<String> {
     }
     let words = command.get("argv")?.as_array()?.iter().filter_map(|word| word.as_str());
     Some(words.map(quoted).collect::<Vec<_>>().join(" "))
+}
+
+/// The function by its name, when it has one.
+fn function(job: &Job) -> Option<String> {
+    let spec: serde_json::Value = serde_json::from_str(job.spec.get()).ok()?;
+    let function = spec.pointer("/workload/function")?;
+    let name = function.get("entrypoint").and_then(|name| name.as_str());
+    Some(name.map_or_else(|| "sent along by cloudpickle".to_owned(), str::to_owned))
+}
+
+/// What it returned or raised, in one line.
+fn returned(result: &FunctionResult, id: JobId) -> String {
+    let in_python = format!("in Python: gpulayer.attach(\"{}\").result()", tail(id));
+    let told = |name: &str| {
+        let raised: serde_json::Value = serde_json::from_str(result.inline.as_ref()?.get()).ok()?;
+        raised.get(name).and_then(|text| text.as_str()).map(str::to_owned)
+    };
+    if result.raised {
+        let first =
+            told("message").and_then(|text| text.lines().next().map(str::to_owned)).unwrap_or_default();
+        return format!(
+            "raised {}: {} ({in_python})",
+            told("type").unwrap_or_else(|| "an exception".to_owned()),
+            shortened(&first)
+        );
+    }
+    match (&result.inline, result.serializer) {
+        (Some(json), Serializer::Json) => shortened(json.get()),
+        _ => format!("{} of {} ({in_python})", size(result.size_bytes), word(result.serializer)),
+    }
+}
+
+/// What fits into a line of a terminal or two.
+fn shortened(text: &str) -> String {
+    let mut letters = text.chars();
+    let start: String = letters.by_ref().take(MOST_SHOWN).collect();
+    if letters.next().is_some() { format!("{start}…") } else { start }
+}
+
+const fn word(serializer: Serializer) -> &'static str {
+    match serializer {
+        Serializer::Json => "JSON",
+        Serializer::Cloudpickle => "cloudpickle",
+    }
 }

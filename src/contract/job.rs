@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
+use super::function::FunctionResult;
 use super::ids::{JobId, WorkerId};
 use super::problem::Warning;
 use super::quantity::Timestamp;
@@ -126,8 +127,8 @@ pub struct Job {
     pub progress: Option<serde_json::Value>,
     /// How it ended.
     pub end: Option<End>,
-    /// What a function returned (later).
-    pub result: Option<serde_json::Value>,
+    /// What its function returned or raised.
+    pub result: Option<FunctionResult>,
     /// Collected files.
     pub outputs: Vec<OutputFile>,
     /// Files no output declares, kept on the worker.

@@ -10,6 +10,7 @@ use super::array::ArrayPlace;
 use super::artifact::{Digest, OutputFile, UndeclaredFile};
 use super::end::End;
 use super::error_code::ErrorCode;
+use super::function::Returned;
 use super::gang::GangPlace;
 use super::gpu::{GpuNews, Interpreter};
 use super::ids::{Epoch, JobId, TaskId, WorkerId};
@@ -376,6 +377,9 @@ pub struct Finish {
     /// The whole log, when the stored lines differ from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_artifact: Option<Digest>,
+    /// What the function of a function job returned or raised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Returned>,
     /// Files that could not be collected, by name and reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,

@@ -179,6 +179,16 @@ pub enum Workload {
     Function(Box<Function>),
 }
 
+impl Workload {
+    /// The function, if it is one.
+    pub fn function(&self) -> Option<&Function> {
+        match self {
+            Workload::Function(function) => Some(function),
+            Workload::Command(_) => None,
+        }
+    }
+}
+
 /// A command: `{argv[] | shell, cwd}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Command {
@@ -203,13 +213,27 @@ pub enum Run {
 /// A Python function call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Function {
-    /// Inline text or an artifact reference.
+    /// Its arguments, and perhaps its code: the address of an artifact, or inline: JSON (`{"args": […], "kwargs": {…}}`),
+    /// of cloudpickle's bytes their base64.
     pub payload: String,
     /// How payload and result are coded.
     pub serializer: Serializer,
     /// `module:function`, when the payload does not carry the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<String>,
+    /// Large arguments that a cloudpickle payload names by digest, for its runner alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Digest>,
+}
+
+/// The call of one child of an array: what an item is that has a `payload`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ItemCall {
+    /// As [`Function::payload`]; the code is the array's.
+    pub payload: String,
+    /// As [`Function::values`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Digest>,
 }
 
 /// How a function's payload and result are coded.

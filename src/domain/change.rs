@@ -10,6 +10,7 @@ use crate::contract::array::ArrayProgress;
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::Event;
+use crate::contract::function::Returned;
 use crate::contract::gang::GangPlace;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
@@ -170,8 +171,19 @@ pub struct JobResults {
     pub undeclared: Vec<UndeclaredFile>,
     /// The whole log, when the stored lines differ from it.
     pub log_artifact: Option<Digest>,
+    /// What a function returned or raised.
+    pub result: Option<Returned>,
     /// What was noticed at the end.
     pub warnings: Vec<Warning>,
+}
+
+impl JobResults {
+    /// The artifacts that they are made of: kept as long as the job is.
+    pub fn artifacts(&self) -> Vec<Digest> {
+        let collected = self.outputs.iter().filter_map(|file| file.artifact);
+        let returned = self.result.as_ref().and_then(|result| result.artifact);
+        collected.chain(self.log_artifact).chain(returned).collect()
+    }
 }
 
 /// What never changes about a task.

@@ -5,6 +5,7 @@
 mod credentials;
 mod environment;
 mod files;
+mod function;
 pub mod human;
 mod identity;
 mod job;
@@ -22,9 +23,10 @@ use serde_json::Value;
 
 use crate::contract::artifact::Digest;
 use crate::contract::problem::{Fault, Warning};
-use crate::contract::spec::{InputOrigin, JobSpec, Workload};
+use crate::contract::spec::{InputOrigin, JobSpec};
 use reader::{Node, Pointer, Reader};
 
+pub use function::item_call;
 pub use nearest::nearest;
 pub use paths::is_glob;
 
@@ -68,15 +70,14 @@ pub fn to_json(spec: &JobSpec) -> String {
 
 /// The artifacts a spec names, each once, in ascending order: they are kept as long as its job is.
 pub fn artifacts(spec: &JobSpec) -> Vec<Digest> {
-    let payload = match &spec.workload {
-        Workload::Function(function) => function.payload.parse().ok(),
-        Workload::Command(_) => None,
-    };
+    let function = spec.workload.function();
+    let called = function.map(|function| function::artifacts(function, spec.array.as_deref()));
     let inputs = spec.inputs.iter().filter_map(|input| match input.origin {
         InputOrigin::Artifact(digest) => Some(digest),
         InputOrigin::From(_) => None,
     });
-    let mut digests: Vec<Digest> = spec.source.into_iter().chain(payload).chain(inputs).collect();
+    let mut digests: Vec<Digest> =
+        spec.source.into_iter().chain(called.into_iter().flatten()).chain(inputs).collect();
     digests.sort_unstable();
     digests.dedup();
     digests

@@ -5,12 +5,14 @@
 //! path leads to `Settled`.
 
 mod environment;
+mod function;
 mod limit_notes;
 mod log_cursor;
 mod log_gaps;
 
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
+use crate::contract::function::Returned;
 use crate::contract::problem::Warning;
 use crate::contract::protocol::{Finish, Report, StopReason};
 use crate::contract::spec::JobSpec;
@@ -19,6 +21,7 @@ use crate::domain::verdict::shim_lost;
 
 pub use crate::domain::verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
 pub use environment::{TaskPlace, command_line, environment};
+pub use function::{Called, called};
 pub use limit_notes::{
     held_back, lines_lost, memory_let_loose, memory_not_held, outlived_a_kill, tells_of_lost_lines,
 };
@@ -121,6 +124,8 @@ pub struct Collection {
     pub undeclared: Vec<UndeclaredFile>,
     /// The whole log, when it had to be kept as one artifact.
     pub log_artifact: Option<Digest>,
+    /// What the function returned or raised.
+    pub result: Option<Returned>,
     /// Single files that could not be brought back, or why none was looked for.
     pub warnings: Vec<Warning>,
     /// Nothing could be looked for: what is there is kept unseen.
@@ -272,14 +277,15 @@ impl TaskRun {
     }
 
     fn at(spec: &JobSpec, stage: Stage) -> Self {
+        let is_function = spec.workload.function().is_some();
         Self {
             stage,
             stop: None,
             abandoned: false,
             log: LogCursor::default(),
             log_gaps: LogGaps::default(),
-            stages: spec.source.is_some() || !spec.inputs.is_empty(),
-            collects: !spec.outputs.is_empty(),
+            stages: spec.source.is_some() || !spec.inputs.is_empty() || is_function,
+            collects: !spec.outputs.is_empty() || is_function,
             notes: Vec::new(),
         }
     }
@@ -426,6 +432,7 @@ impl TaskRun {
             outputs: Vec::new(),
             undeclared: Vec::new(),
             log_artifact: None,
+            result: None,
             warnings: Vec::new(),
         };
         effects.push(Effect::Report(Report::Finish(Box::new(finish))));
@@ -524,6 +531,7 @@ impl TaskRun {
             outputs: collection.outputs,
             undeclared: collection.undeclared,
             log_artifact: collection.log_artifact,
+            result: collection.result,
             warnings,
         };
         effects.push(Effect::Report(Report::Finish(Box::new(finish))));

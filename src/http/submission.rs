@@ -1,5 +1,7 @@
 //! From a spec as it came in to a job that can be accepted: read once, written once.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -101,9 +103,18 @@ impl<'a> Bounds<'a> {
         let named = named_artifacts(value, prefix);
         let project = [project_in(value).to_owned()];
         let mut missing = Vec::new();
+        // The calls of an array often share their arguments.
+        let mut known: HashMap<Digest, bool> = HashMap::new();
         for (pointer, digest) in &named {
-            let may = self.grant.sees_all() || self.reads.artifact_of_projects(digest, &project)?;
-            if !may || !self.artifacts.touch(*digest).map_err(Unreadable::Artifacts)? {
+            let here = match known.entry(*digest) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(unknown) => {
+                    let may = self.grant.sees_all() || self.reads.artifact_of_projects(digest, &project)?;
+                    let here = may && self.artifacts.touch(*digest).map_err(Unreadable::Artifacts)?;
+                    *unknown.insert(here)
+                }
+            };
+            if !here {
                 missing.push(Fault {
                     pointer: pointer.clone(),
                     code: "missing_artifact".to_owned(),
@@ -289,7 +300,7 @@ pub fn rewound(job: Job) -> Job {
     }
 }
 
-/// Entries of `inputs` at most; a spec with more has a fault of its own.
+/// Entries of `inputs` and of `values` at most; a spec with more has a fault of its own.
 const INPUTS: usize = 1_000;
 
 /// Artifacts that a spec names, each with its pointer. Read from the document, so that a spec with other faults
@@ -306,6 +317,19 @@ fn named_artifacts(value: &Value, prefix: &str) -> Vec<(String, Digest)> {
     for (index, input) in inputs.into_iter().flatten().take(INPUTS).enumerate() {
         note(&|| format!("{prefix}/inputs/{index}/artifact"), input.get("artifact"));
     }
-    note(&|| format!("{prefix}/workload/function/payload"), value.pointer("/workload/function/payload"));
+    if let Some(function) = value.pointer("/workload/function") {
+        let mut note_call = |prefix: &dyn Fn() -> String, call: &Value| {
+            note(&|| format!("{}/payload", prefix()), call.get("payload"));
+            let values = call.get("values").and_then(Value::as_array);
+            for (index, named) in values.into_iter().flatten().take(INPUTS).enumerate() {
+                note(&|| format!("{}/values/{index}", prefix()), Some(named));
+            }
+        };
+        note_call(&|| format!("{prefix}/workload/function"), function);
+        let items = value.pointer("/array/items").and_then(Value::as_array);
+        for (index, item) in items.into_iter().flatten().enumerate() {
+            note_call(&|| format!("{prefix}/array/items/{index}"), item);
+        }
+    }
     named
 }

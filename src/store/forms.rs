@@ -152,6 +152,7 @@ pub struct JobResultsForm {
     outputs: String,
     undeclared: String,
     log_artifact: Option<[u8; 32]>,
+    result: Option<String>,
     warnings: String,
 }
 
@@ -162,6 +163,7 @@ impl JobResultsForm {
             outputs: json(&results.outputs),
             undeclared: json(&results.undeclared),
             log_artifact: results.log_artifact.map(|digest| *digest.bytes()),
+            result: results.result.as_ref().map(json),
             warnings: json(&results.warnings),
         }
     }

@@ -15,6 +15,7 @@ use super::schema::{
 use super::words;
 use crate::contract::artifact::Digest;
 use crate::contract::event::{Event, EventType};
+use crate::contract::function::Returned;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::Identity;
@@ -127,6 +128,7 @@ pub struct JobResultsRow {
     pub outputs: String,
     pub undeclared: String,
     pub log_artifact: Option<Vec<u8>>,
+    pub result: Option<String>,
     pub warnings: String,
 }
 
@@ -206,6 +208,9 @@ pub fn read_job(
         job.undeclared = json(&results.undeclared, "job_results.undeclared")?;
         let digest = results.log_artifact.map(|bytes| hash(&bytes, "job_results.log_artifact"));
         job.log_artifact = digest.transpose()?.map(Digest::from_bytes);
+        let returned =
+            results.result.map(|text| json::<Returned>(&text, "job_results.result")).transpose()?;
+        job.result = returned.map(Into::into);
         job.warnings.extend(json::<Vec<crate::contract::problem::Warning>>(
             &results.warnings,
             "job_results.warnings",

@@ -44,6 +44,7 @@ diesel::table! {
         outputs -> Text,
         undeclared -> Text,
         log_artifact -> Nullable<Binary>,
+        result -> Nullable<Text>,
         warnings -> Text,
     }
 }

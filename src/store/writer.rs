@@ -230,9 +230,7 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
                 .values(LateResultsForm::new(*task_id, *job_id, results))
                 .execute(connection)?;
             // Referred to like what the spec names: the job's own results come and go beside it.
-            let collected = results.outputs.iter().filter_map(|file| file.artifact);
-            let digests: Vec<Digest> = collected.chain(results.log_artifact).collect();
-            refer(connection, *job_id, false, &digests)?;
+            refer(connection, *job_id, false, &results.artifacts())?;
         }
         Change::JobExplained(id, text) => explanations::write(connection, *id, text)?,
         Change::UsageNoted(noted) => usage::write(connection, noted)?,
@@ -337,9 +335,7 @@ fn write_results(connection: &mut SqliteConnection, id: JobId, results: &JobResu
         return Ok(());
     }
     replace_into(job_results::table).values(JobResultsForm::new(id, results)).execute(connection)?;
-    let collected = results.outputs.iter().filter_map(|file| file.artifact);
-    let digests: Vec<Digest> = collected.chain(results.log_artifact).collect();
-    refer(connection, id, true, &digests)
+    refer(connection, id, true, &results.artifacts())
 }
 
 fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {

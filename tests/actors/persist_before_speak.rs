@@ -195,6 +195,7 @@ pub fn finish(reason: EndReason, after_stop: bool) -> Report {
         outputs: vec![],
         undeclared: vec![],
         log_artifact: None,
+        result: None,
         warnings: vec![],
     }))
 }

@@ -65,6 +65,7 @@ async fn outputs_of_a_lost_task_are_kept_with_it_and_not_published() {
         outputs: vec![file("model"), file("../escaped")],
         undeclared: vec![],
         log_artifact: None,
+        result: None,
         warnings: vec![],
     });
     for _ in 0..2 {

@@ -228,6 +228,7 @@ impl Family {
                         outputs: vec![],
                         undeclared: vec![],
                         log_artifact: None,
+                        result: None,
                         warnings: vec![],
                     })),
                 );

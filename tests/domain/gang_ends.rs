@@ -93,8 +93,15 @@ impl Gang {
     fn ends(&mut self, rank: u32, reason: EndReason, after_stop: bool, outputs: Vec<OutputFile>) {
         let mut end = End::of(reason, None);
         end.exit_code = Some(if reason == EndReason::Completed { 0 } else { 9 });
-        let finish =
-            Finish { end, after_stop, outputs, undeclared: vec![], log_artifact: None, warnings: vec![] };
+        let finish = Finish {
+            end,
+            after_stop,
+            outputs,
+            undeclared: vec![],
+            log_artifact: None,
+            result: None,
+            warnings: vec![],
+        };
         self.says(rank, Report::Finish(Box::new(finish)));
     }
 

@@ -313,6 +313,7 @@ impl World {
                     outputs: Vec::new(),
                     undeclared: Vec::new(),
                     log_artifact: None,
+                    result: None,
                     warnings: Vec::new(),
                 };
                 self.report(task, &Report::Finish(Box::new(finish)));

@@ -72,6 +72,7 @@ fn killed(job: &mut LiveJob, spec: &Arc<JobSpec>, task: u128) -> (Ledger, Option
         outputs: Vec::new(),
         undeclared: Vec::new(),
         log_artifact: None,
+        result: None,
         warnings: Vec::new(),
     };
     let mut ending = ledger();

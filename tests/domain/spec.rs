@@ -87,11 +87,11 @@ fn what_runs() {
         (&["/workload/command/cwd"], command(json!({"argv": ["true"], "cwd": ""}))),
         (
             &["/workload/function/entrypoint"],
-            json!({"workload": {"function": {"payload": "x", "serializer": "json", "entrypoint": "f"}}}),
+            json!({"workload": {"function": {"payload": "{}", "serializer": "json", "entrypoint": "f"}}}),
         ),
         (
             &["/workload/function/payload"],
-            json!({"workload": {"function": {"payload": "artifact://sha256/0", "serializer": "json"}}}),
+            json!({"workload": {"function": {"payload": "artifact://sha256/0", "serializer": "json", "entrypoint": "a:b"}}}),
         ),
     ];
     refuses("invalid", invalid);
@@ -396,7 +396,13 @@ fn an_item_of_an_array_fits_into_a_variable_and_a_wrong_launcher_is_one_fault() 
 #[test]
 fn what_is_not_built_yet_is_refused_and_never_ignored() {
     let table: &[(&[&str], Value)] = &[
-        (&["/workload/function"], json!({"workload": {"function": {"payload": "x", "serializer": "json"}}})),
+        (
+            &["/distributed"],
+            json!({
+                "workload": {"function": {"payload": "{}", "serializer": "json", "entrypoint": "a:b"}},
+                "distributed": {"nodes": 2, "launcher": "env"},
+            }),
+        ),
         (&["/distributed/launcher"], with(json!({"distributed": {"nodes": 2}}))),
         (&["/distributed/launcher"], with(json!({"distributed": {"nodes": 2, "launcher": "torchrun"}}))),
         (&["/distributed/launcher"], with(json!({"distributed": {"nodes": 2, "launcher": "direct"}}))),

@@ -15,6 +15,7 @@ mod files;
 mod flood;
 mod full_projects;
 mod full_streams;
+mod functions;
 mod gangs;
 mod gpus;
 mod hostile_clients;

@@ -47,6 +47,7 @@ CREATE TABLE job_results (
     outputs      TEXT NOT NULL,
     undeclared   TEXT NOT NULL,
     log_artifact BLOB,
+    result       TEXT,
     warnings     TEXT NOT NULL
 );
 

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::Surroundings;
 use super::folder::{TaskFolder, real_folder};
+use super::function;
 use super::hidden_names::hide_secrets;
 use super::pause::Pause;
 use super::running::said;
@@ -38,7 +39,8 @@ const STOPPED: &str = "the task was ordered to stop at once before it was brough
 
 /// Whether there is nothing to look for.
 pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
-    spec.outputs.is_empty() && (real_folder(spec).is_some() || folder.workspace_is_empty())
+    let function = spec.workload.function().is_some();
+    !function && spec.outputs.is_empty() && (real_folder(spec).is_some() || folder.workspace_is_empty())
 }
 
 /// Looks for what the task left, and publishes what its outputs declare. What cannot be brought stays in the kept
@@ -56,6 +58,15 @@ pub(super) async fn collect(
         (log, collect_files(&around, &assignment, &folder, stopped).await)
     };
     let ((log, mut collection), left) = future::join(brought, left).await;
+    if let Some(called) = assignment.spec.workload.function() {
+        match function::bring_back(&around, called, &folder).await {
+            Ok(returned) => collection.result = returned,
+            Err(why) => {
+                let detail = format!("what the function returned could not be brought back: {why}");
+                collection.warnings.push(Warning { pointer: String::new(), detail });
+            }
+        }
+    }
     collection.warnings.extend(left.iter().map(|(uuid, standing)| left_on_gpu(uuid, standing)));
     match log {
         Ok(digest) => collection.log_artifact = digest,
@@ -209,7 +220,7 @@ async fn publish_files(
 
 /// A worker that runs tasks as another user may read more than they do: what the task itself may not read, such as
 /// another user's file behind a hard link, is not its output.
-fn readable_by_task(around: &Surroundings, file: File) -> io::Result<File> {
+pub(super) fn readable_by_task(around: &Surroundings, file: File) -> io::Result<File> {
     let Some(user) = &around.options.task_user else { return Ok(file) };
     let found = file.metadata()?;
     let of_its_group = user.ids.gid == found.gid() || user.ids.groups.contains(&found.gid());
@@ -227,7 +238,7 @@ fn readable_by_task(around: &Surroundings, file: File) -> io::Result<File> {
 
 /// How long a server without room is asked: together, not once more for every file.
 #[derive(Default)]
-struct RoomPatience {
+pub(super) struct RoomPatience {
     refused_since: Cell<Option<Instant>>,
 }
 
@@ -260,7 +271,7 @@ fn left_behind(collection: &mut Collection, spec: &JobSpec, file: CollectedFile,
 }
 
 /// Until the server has it. A server that cannot be reached is waited for; one without room for it only so long.
-async fn publish<E: std::fmt::Display>(
+pub(super) async fn publish<E: std::fmt::Display>(
     around: &Surroundings,
     shown: &Path,
     open: impl Fn() -> Result<File, E>,

@@ -5,6 +5,7 @@
 //! | `task.json` | the assignment, the boot it was received in, and which folder its workspace is; written once, before the start is reported |
 //! | `workspace/` | where the program runs |
 //! | `tmp/` | its `TMPDIR` |
+//! | `function/` | of a Python function: its call, and what it returned (see `function`) |
 //! | `before.json` | what staging put into the workspace; absent when it put nothing there |
 //! | `shim.json`, `spool`, `overflow.zst`, `stop` | the shim's, see `process` |
 //! | `whole-log.zst` | all that the program wrote, on its way to the server |
@@ -38,6 +39,7 @@ pub(super) const TASK_FILE: &str = "task.json";
 const BEFORE_FILE: &str = "before.json";
 pub(super) const WORKSPACE: &str = "workspace";
 pub(super) const TMP: &str = "tmp";
+pub(super) const FUNCTION: &str = "function";
 /// All that a finished task usually leaves beside its workspace and its `task.json`.
 pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 /// What the log of some leaves beside that.
@@ -106,7 +108,9 @@ impl TaskFolder {
         let folder = self.open()?;
         // Not made again: it would be another one.
         empty_folder(self.open_workspace()?.as_fd()).map_err(io::Error::other)?;
-        remove_in(folder.as_fd(), TMP).map_err(io::Error::other)?;
+        for name in [TMP, FUNCTION] {
+            remove_in(folder.as_fd(), name).map_err(io::Error::other)?;
+        }
         mkdirat(&folder, TMP, 0o700.into())?;
         remove_files(folder.as_fd(), &LEFTOVERS)?;
         remove_files(folder.as_fd(), &[BEFORE_FILE])
@@ -188,6 +192,10 @@ impl TaskFolder {
         self.path.join(TMP)
     }
 
+    pub(super) fn function(&self) -> PathBuf {
+        self.path.join(FUNCTION)
+    }
+
     pub(super) fn stop_file(&self) -> PathBuf {
         self.path.join(process::STOP_FILE)
     }
@@ -247,7 +255,10 @@ impl TaskFolder {
         remove_files(folder.as_fd(), &LEFTOVERS)?;
         remove_files(folder.as_fd(), &LOG_LEFTOVERS)?;
         remove_files(folder.as_fd(), &[TASK_FILE, BEFORE_FILE])?;
-        remove_in(folder.as_fd(), TMP).map_err(io::Error::other)
+        for name in [TMP, FUNCTION] {
+            remove_in(folder.as_fd(), name).map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 }
 

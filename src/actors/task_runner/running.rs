@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Surroundings;
 use super::folder::TaskFolder;
+use super::function::RUNNER_FILE;
 use super::lost::{lost, warn_of_stuck};
 use super::scene::explained;
 use crate::config::secrets::SecretsError;
@@ -35,6 +36,7 @@ const LOOK_AT_SHIM: Duration = Duration::from_secs(5);
 pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &TaskFolder) -> Launch {
     let spec = &assignment.spec;
     let workspace = folder.root(spec);
+    let function = folder.function();
     let place = TaskPlace {
         job_id: assignment.job_id,
         task_id: assignment.task_id,
@@ -42,6 +44,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         workspace: &workspace,
         tmp: &folder.tmp(),
         stop_file: &folder.stop_file(),
+        function: spec.workload.function().map(|_| &*function),
         array: assignment.array.as_ref(),
         gang: assignment.gang.as_deref(),
         gpus: &around.options.gpus.variables(&assignment.gpus),
@@ -56,8 +59,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         task_folder: folder.path().to_owned(),
         workspace,
         cwd,
-        // The server offers no workload that this build does not run; an empty argv is refused by the shim.
-        argv: command_line(spec, around.bash.as_deref()).unwrap_or_default(),
+        argv: command_line(spec, around.bash.as_deref(), &function.join(RUNNER_FILE)),
         env: env.into_iter().collect(),
         secrets: Vec::new(),
         stop_signal: spec.stop_signal,

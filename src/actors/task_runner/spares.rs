@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, RawDir, fstat, statat};
 
-use super::folder::{LEFTOVERS, TASK_FILE, TMP, TaskFolder, WORKSPACE};
+use super::folder::{FUNCTION, LEFTOVERS, TASK_FILE, TMP, TaskFolder, WORKSPACE};
+use super::function;
 use crate::artifacts::{RelativePath, open_folder_beneath, remove_tree};
 
 /// More than are in use at once on most machines.
@@ -65,6 +66,8 @@ impl Spares {
         for name in names(folder.as_fd())? {
             if LEFTOVERS.iter().any(|leftover| leftover.as_bytes() == name.to_bytes()) {
                 rustix::fs::unlinkat(&folder, &*name, AtFlags::empty())?;
+            } else if name.to_bytes() == FUNCTION.as_bytes() {
+                function::remove_small(folder.as_fd())?;
             } else if ![WORKSPACE, TMP, TASK_FILE].iter().any(|known| known.as_bytes() == name.to_bytes()) {
                 return Ok(false);
             }

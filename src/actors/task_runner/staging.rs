@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::Surroundings;
 use super::cache::Taken;
 use super::folder::{TaskFolder, real_folder};
+use super::function;
 use super::pause::Pause;
 use super::running::said;
 use crate::artifacts::{RelativePath, Snapshot, UnpackError, give_contents, place_input};
@@ -30,9 +31,10 @@ struct Piece {
     mode: InputMode,
 }
 
-struct Failure {
-    reason: EndReason,
-    detail: String,
+/// Why something could not be brought.
+pub(super) struct Failure {
+    pub(super) reason: EndReason,
+    pub(super) detail: String,
 }
 
 /// Brings everything, or says what could not be brought. Ends early, at the next opportunity, when `stopped`'s
@@ -70,15 +72,22 @@ async fn bring_all(
     let scratch = folder.tmp().join("input");
     for piece in pieces(spec) {
         let artifact = tokio::select! {
-            fetched = fetch(around, &piece, &scratch) => fetched?,
+            fetched = fetch_piece(around, &piece, &scratch) => fetched?,
             _ = &mut *stopped => return Err(stopped_early()),
         };
         let (folder, spec) = (folder.clone(), Arc::clone(spec));
-        off_thread(move || place(&piece, &artifact, folder.open_root(&spec))).await?;
+        off_thread(move || {
+            let Piece { shown, path, mode, unpack, .. } = &piece;
+            place(shown, path, *mode, *unpack, &artifact, folder.open_root(&spec))
+        })
+        .await?;
         // Only an error or a dropped sender mean anything.
         if !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
             return Err(stopped_early());
         }
+    }
+    if let Some(called) = spec.workload.function() {
+        function::lay_out(around, called, assignment.array.as_ref(), folder, stopped).await?;
     }
     if real_folder(spec).is_some() {
         return Ok(());
@@ -121,12 +130,24 @@ fn pieces(spec: &JobSpec) -> impl Iterator<Item = Piece> {
     source.into_iter().chain(inputs)
 }
 
-/// The bytes: the server's own file where that is on this machine, else the cache's.
-async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<Taken, Failure> {
-    let unavailable = |reason, why: &str| Failure { reason, detail: format!("{}: {why}", piece.shown) };
-    let Some(digest) = piece.artifact else {
-        return Err(unavailable(EndReason::InputUnavailable, "the output it comes from was not resolved"));
-    };
+async fn fetch_piece(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<Taken, Failure> {
+    match piece.artifact {
+        Some(digest) => fetch(around, &piece.shown, digest, scratch).await,
+        None => {
+            let detail = format!("{}: the output it comes from was not resolved", piece.shown);
+            Err(Failure { reason: EndReason::InputUnavailable, detail })
+        }
+    }
+}
+
+/// The bytes: the server's own file where that is on this machine, else the cache's. `shown` is what people know them as.
+pub(super) async fn fetch(
+    around: &Surroundings,
+    shown: &str,
+    digest: Digest,
+    scratch: &Path,
+) -> Result<Taken, Failure> {
+    let unavailable = |reason, why: &str| Failure { reason, detail: format!("{shown}: {why}") };
     let channel = &*around.options.channel;
     let mut pause = Pause::new();
     let mut may_make_room = true;
@@ -155,12 +176,19 @@ async fn fetch(around: &Surroundings, piece: &Piece, scratch: &Path) -> Result<T
     }
 }
 
-fn place(piece: &Piece, artifact: &Taken, root: io::Result<OwnedFd>) -> Result<(), Failure> {
-    let failed = |reason, why: String| Failure { reason, detail: format!("{}: {why}", piece.shown) };
-    let path = RelativePath::new(&piece.path)
-        .map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
+pub(super) fn place(
+    shown: &str,
+    path: &str,
+    mode: InputMode,
+    unpack: bool,
+    artifact: &Taken,
+    root: io::Result<OwnedFd>,
+) -> Result<(), Failure> {
+    let failed = |reason, why: String| Failure { reason, detail: format!("{shown}: {why}") };
+    let path =
+        RelativePath::new(path).map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
     let workspace = root.map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
-    place_input(&artifact.file, workspace.as_fd(), &path, piece.mode, piece.unpack).map_err(|error| {
+    place_input(&artifact.file, workspace.as_fd(), &path, mode, unpack).map_err(|error| {
         let reason = match &error {
             UnpackError::StorageFull { .. } => EndReason::DiskFull,
             UnpackError::Io { .. } => EndReason::PrepareFailed,
@@ -170,20 +198,22 @@ fn place(piece: &Piece, artifact: &Taken, root: io::Result<OwnedFd>) -> Result<(
     })
 }
 
-async fn off_thread(work: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Result<(), Failure> {
+pub(super) async fn off_thread(
+    work: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+) -> Result<(), Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(gone) => Err(Failure { reason: EndReason::Internal, detail: gone.to_string() }),
     }
 }
 
-fn reason_of(error: &std::io::Error) -> EndReason {
+pub(super) fn reason_of(error: &std::io::Error) -> EndReason {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => EndReason::DiskFull,
         _ => EndReason::PrepareFailed,
     }
 }
 
-fn stopped_early() -> Failure {
+pub(super) fn stopped_early() -> Failure {
     Failure { reason: EndReason::Cancelled, detail: "stopped while its inputs were brought".to_owned() }
 }

@@ -4,6 +4,7 @@
 use super::Run;
 use crate::contract::artifact::OutputFile;
 use crate::contract::end::{End, EndReason};
+use crate::contract::function::{MOST_INLINE_BYTES, Returned};
 use crate::contract::problem::Warning;
 use crate::contract::protocol::Finish;
 use crate::contract::quantity::Seconds;
@@ -17,6 +18,8 @@ const MOST_EVIDENCE: usize = 3;
 const MOST_SAID_BYTES: usize = 4_096;
 /// Bytes of a signal's name.
 const MOST_SIGNAL_BYTES: usize = 32;
+/// Bytes of base64 that as many bytes as may stand in line become.
+const MOST_TEXT_BYTES: usize = MOST_INLINE_BYTES.div_ceil(3) * 4;
 /// Permission bits of a collected file; set-id and sticky bits do not travel.
 const PERMISSIONS: u32 = 0o777;
 
@@ -26,18 +29,22 @@ pub(super) struct Checked {
     pub(super) end: End,
     /// Its files, those with impossible paths left out.
     pub(super) outputs: Vec<OutputFile>,
+    /// What its function returned or raised.
+    pub(super) result: Option<Returned>,
     /// The worker's warnings, and ours.
     pub(super) warnings: Vec<Warning>,
 }
 
 impl Checked {
     pub(super) fn of(spec: &JobSpec, run: &Run, finish: &Finish) -> Self {
-        let (outputs, warnings) = brought_back(finish);
-        let mut end = with_all_outputs(spec, ruled(spec, run, finish), &outputs);
+        let (outputs, mut warnings) = brought_back(finish);
+        let result = returned(spec, finish, &mut warnings);
+        let ended = with_result(spec, ruled(spec, run, finish), result.as_ref());
+        let mut end = with_all_outputs(spec, ended, &outputs);
         if is_asked_for(&spec.retry, end.reason) {
             end.advice = end.advice.as_deref().and_then(without_retries);
         }
-        Self { end, outputs, warnings }
+        Self { end, outputs, result, warnings }
     }
 }
 
@@ -56,10 +63,51 @@ fn brought_back(finish: &Finish) -> (Vec<OutputFile>, Vec<Warning>) {
     (outputs, warnings)
 }
 
+/// What a function is said to have returned, if there is room for it.
+fn returned(spec: &JobSpec, finish: &Finish, warnings: &mut Vec<Warning>) -> Option<Returned> {
+    spec.workload.function()?;
+    let result = finish.result.as_ref()?;
+    let length = result.text.as_ref().map_or(0, String::len);
+    if length <= MOST_TEXT_BYTES && (result.text.is_some() != result.artifact.is_some()) {
+        return Some(result.clone());
+    }
+    let detail = format!(
+        "what the function returned was left out: its worker sent {length} bytes of it in line, at most {MOST_TEXT_BYTES} are \
+         allowed, or as an artifact"
+    );
+    warnings.push(Warning { pointer: String::new(), detail });
+    None
+}
+
+/// A function that succeeded has returned.
+fn with_result(spec: &JobSpec, mut end: End, result: Option<&Returned>) -> End {
+    let is_function = spec.workload.function().is_some();
+    if !is_function || end.reason != EndReason::Completed || result.is_some_and(|result| !result.raised) {
+        return end;
+    }
+    let (reason, detail) = match result {
+        Some(_) => (EndReason::ExitNonzero, "the function raised an exception".to_owned()),
+        None => (
+            EndReason::MissingOutput,
+            "the function's process ended with status 0 before the function returned (`os._exit`, or a library called it)"
+                .to_owned(),
+        ),
+    };
+    (end.reason, end.owner, end.detail) = (reason, reason.owner(), Some(detail));
+    (end.certainty, end.basis, end.advice) = (None, None, None);
+    end
+}
+
 /// What a task that was given up brings back late: kept with the task, never published as the job's.
 pub fn late_results(finish: &Finish) -> JobResults {
     let (outputs, warnings) = brought_back(finish);
-    JobResults { outputs, undeclared: Vec::new(), log_artifact: finish.log_artifact, warnings }
+    JobResults {
+        outputs,
+        undeclared: Vec::new(),
+        log_artifact: finish.log_artifact,
+        result: finish.result.clone(),
+        warnings,
+    }
 }
 
 fn stays_beneath(path: &str) -> bool {
@@ -182,7 +230,7 @@ const fn is_a_workers_to_say(reason: EndReason) -> bool {
 mod tests {
     use super::*;
     use crate::contract::quantity::Timestamp;
-    use crate::contract::spec::Output;
+    use crate::contract::spec::{Function, Output, Serializer, Workload};
     use crate::domain::job::Stop;
 
     fn finish(reason: EndReason, exit_code: Option<i32>) -> Finish {
@@ -192,6 +240,7 @@ mod tests {
             outputs: Vec::new(),
             undeclared: Vec::new(),
             log_artifact: None,
+            result: None,
             warnings: Vec::new(),
         }
     }
@@ -222,6 +271,32 @@ mod tests {
         assert_eq!(reason(&spec, None, &completed), EndReason::MissingOutput);
         let with_it = Finish { outputs: vec![file("m", "m")], ..completed };
         assert_eq!(reason(&spec, None, &with_it), EndReason::Completed);
+    }
+
+    #[test]
+    fn a_function_has_succeeded_when_it_has_returned() {
+        let function = Function {
+            payload: "{}".into(),
+            serializer: Serializer::Json,
+            entrypoint: Some("a:b".into()),
+            values: Vec::new(),
+        };
+        let spec = JobSpec::new(Workload::Function(Box::new(function)));
+        let reported = |raised, text: Option<String>| {
+            let result =
+                Returned { serializer: Serializer::Json, raised, text, artifact: None, size_bytes: 1 };
+            let sent = Finish { result: Some(result), ..finish(EndReason::Completed, Some(0)) };
+            let checked = Checked::of(&spec, &run(None), &sent);
+            (checked.end.reason, checked.result.is_some(), checked.warnings.len())
+        };
+        let text = |length| Some("1".repeat(length));
+        assert_eq!(reported(false, text(1)), (EndReason::Completed, true, 0));
+        assert_eq!(reported(true, text(1)), (EndReason::ExitNonzero, true, 0));
+        assert_eq!(reported(false, text(MOST_TEXT_BYTES)), (EndReason::Completed, true, 0));
+        assert_eq!(reported(false, text(MOST_TEXT_BYTES + 1)), (EndReason::MissingOutput, false, 1));
+        assert_eq!(reported(false, None), (EndReason::MissingOutput, false, 1), "neither text nor artifact");
+        assert_eq!(reason(&spec, None, &finish(EndReason::Completed, Some(0))), EndReason::MissingOutput);
+        assert_eq!(reason(&spec, None, &finish(EndReason::ExitNonzero, Some(1))), EndReason::ExitNonzero);
     }
 
     #[test]

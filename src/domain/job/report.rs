@@ -128,9 +128,9 @@ impl LiveJob {
 
     fn finish(&mut self, ledger: &mut Ledger, rank: usize, finish: &Finish) -> Judged {
         let Some((placed, run)) = self.runs(rank) else { return Err(ReportRefusal::StaleEpoch) };
-        let Checked { end, outputs, warnings } = Checked::of(&as_run(&placed), &run, finish);
+        let Checked { end, outputs, result, warnings } = Checked::of(&as_run(&placed), &run, finish);
         let (undeclared, log_artifact) = (finish.undeclared.clone(), finish.log_artifact);
-        let results = Arc::new(JobResults { outputs, undeclared, log_artifact, warnings });
+        let results = Arc::new(JobResults { outputs, undeclared, log_artifact, result, warnings });
         let kept = placed.gang.is_some().then(|| results.clone());
         let row = TaskEnd { log_artifact, results: kept, ..TaskEnd::ended(&end) };
         self.task_moved(ledger, &placed, Some(&run), row);

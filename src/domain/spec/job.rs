@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::nearest::nearest;
 use super::reader::{Node, Pointer, Reader, listed, quoted};
-use super::{environment, files, identity, limits, relations, resources, workload};
+use super::{environment, files, function, identity, limits, relations, resources, workload};
 use crate::contract::end::EndReason;
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, MemoryGrowth, OnUnreachable, Retry, StopSignal, Target};
@@ -74,7 +74,7 @@ pub(super) fn read(
     let workload = fields.require(
         reader,
         "workload",
-        "an object with `command`, such as `{\"command\": {\"argv\": [\"python\", \"train.py\"]}}`",
+        "an object with `command` or `function`, such as `{\"command\": {\"argv\": [\"python\", \"train.py\"]}}`",
         |reader, node| workload::read(reader, node, allow_absolute_cwd),
     );
     // Without a workload there is no spec, but the rest is read for its faults all the same.
@@ -117,6 +117,19 @@ pub(super) fn read(
         relations::depends_on(reader, node, batch_index)
     });
     spec.array = fields.read(reader, "array", relations::array);
+    if let Some(function) = spec.workload.function() {
+        if let Some(array) = &spec.array {
+            function::check_items(reader, Pointer::Field(&node.at, "array"), array, function.serializer);
+        }
+        if spec.distributed.is_some() {
+            let at = Pointer::Field(&node.at, "distributed");
+            reader.fault(
+                at,
+                "not_supported",
+                "this build does not have distributed functions yet; leave it out",
+            );
+        }
+    }
     fields.set(reader, "workspace_ttl_s", &mut spec.workspace_ttl_s, from_zero);
     has_workload.then_some(spec)
 }

@@ -23,7 +23,6 @@ const fn row(path: &'static [&'static str], default: fn(&Value) -> bool, what: &
 }
 
 const NOT_YET: &[NotYet] = &[
-    row(&["workload", "function"], blank, "Python functions"),
     NotYet {
         absent: true,
         instead: "the launcher `env` (`--distributed=env`) starts the command once per node, with its rank and peers in the \

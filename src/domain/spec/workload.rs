@@ -1,9 +1,8 @@
 //! What runs: a command or a Python function.
 
 use super::reader::{Fields, Node, Reader};
-use super::{credentials, limits, paths};
-use crate::contract::artifact::{ARTIFACT_PREFIX, Digest};
-use crate::contract::spec::{Command, Function, Run, Serializer, Workload};
+use super::{credentials, function, limits, paths};
+use crate::contract::spec::{Command, Run, Workload};
 
 pub(super) fn read(reader: &mut Reader, node: Node<'_>, allow_absolute_cwd: bool) -> Option<Workload> {
     let fields = reader.fields(node, &["command", "function"])?;
@@ -11,7 +10,8 @@ pub(super) fn read(reader: &mut Reader, node: Node<'_>, allow_absolute_cwd: bool
         reader.fault(node.at, "invalid", "exactly one of `command` and `function` is needed");
     }
     let command = fields.read(reader, "command", |reader, node| command(reader, node, allow_absolute_cwd));
-    let function = fields.read(reader, "function", function);
+    // Beside a command it is no function job, and its faults are not worth telling.
+    let function = command.is_none().then(|| fields.read(reader, "function", function::read)).flatten();
     command.map(Workload::Command).or(function.map(|function| Workload::Function(Box::new(function))))
 }
 
@@ -63,30 +63,6 @@ fn argument_text(reader: &mut Reader, node: Node<'_>) -> Option<String> {
     if text.len() >= limits::ARGUMENT_BYTES {
         let (most, len) = (limits::ARGUMENT_BYTES - 1, text.len());
         return reader.invalid(node.at, format!("{len} bytes; Linux takes at most {most} in one argument"));
-    }
-    Some(text.to_owned())
-}
-
-fn function(reader: &mut Reader, node: Node<'_>) -> Option<Function> {
-    let fields = reader.fields(node, &["payload", "serializer", "entrypoint"])?;
-    let payload = fields.require(reader, "payload", "inline text or an artifact address", payload);
-    let serializer = fields.require(reader, "serializer", "`json` or `cloudpickle`", |reader, node| {
-        reader.word(node, &[("json", Serializer::Json), ("cloudpickle", Serializer::Cloudpickle)])
-    });
-    let entrypoint = fields.read(reader, "entrypoint", |reader, node| {
-        let text = reader.line(node, limits::NAME_BYTES)?;
-        match text.split_once(':') {
-            Some((module, function)) if !module.is_empty() && !function.is_empty() => Some(text),
-            _ => reader.invalid(node.at, "expected `module:function`"),
-        }
-    });
-    Some(Function { payload: payload?, serializer: serializer?, entrypoint })
-}
-
-fn payload(reader: &mut Reader, node: Node<'_>) -> Option<String> {
-    let text = reader.text(node)?;
-    if text.starts_with(ARTIFACT_PREFIX) {
-        return reader.digest(node).map(|digest: Digest| digest.to_string());
     }
     Some(text.to_owned())
 }

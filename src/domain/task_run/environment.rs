@@ -10,9 +10,13 @@ use crate::contract::gang::{Backend, GangPlace, ProcessesPerNode};
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::spec::{JobSpec, Run, Workload};
 use crate::domain::gpus::GRANTED;
+use crate::domain::spec::item_call;
 
 /// What a task sees of the worker's own environment; `LC_*` too.
 const ALLOWED: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ"];
+
+/// What calls a function when the spec names no interpreter: the first of this name in the task's `PATH`.
+const PYTHON: &str = "python3";
 
 /// Where a task runs and which one it is.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +33,8 @@ pub struct TaskPlace<'a> {
     pub tmp: &'a Path,
     /// A file that appears when the task should stop, absolute.
     pub stop_file: &'a Path,
+    /// Where a function's call lies, absolute.
+    pub function: Option<&'a Path>,
     /// Which child of an array it is.
     pub array: Option<&'a ArrayPlace>,
     /// Which task of a gang it is.
@@ -63,10 +69,15 @@ pub fn environment(
     set("GPULAYER_WORKSPACE", place.workspace.into());
     set("GPULAYER_OUTPUTS", place.workspace.into());
     set("GPULAYER_STOP_FILE", place.stop_file.into());
+    if let Some(function) = place.function {
+        set("GPULAYER_FUNCTION", function.into());
+    }
     if let Some(array) = place.array {
         set("GPULAYER_ARRAY_INDEX", array.index.to_string().into());
         set("GPULAYER_ARRAY_COUNT", array.count.to_string().into());
-        if let Some(item) = &array.item {
+        // What is the call of a child is for its runner.
+        let call = place.function.and(array.item.as_ref()).and_then(item_call);
+        if let Some(item) = array.item.as_ref().filter(|_| call.is_none()) {
             set("GPULAYER_ARRAY_ITEM", item.as_str().map_or_else(|| item.to_string(), str::to_owned).into());
         }
     }
@@ -118,17 +129,17 @@ fn allowed(name: &str) -> bool {
     ALLOWED.contains(&name) || name.starts_with("LC_")
 }
 
-/// The program and its arguments; `None` for workloads this build does not run. `bash` is where the worker
-/// found it.
-pub fn command_line(spec: &JobSpec, bash: Option<&Path>) -> Option<Vec<OsString>> {
-    let Workload::Command(command) = &spec.workload else {
-        return None;
+/// The program and its arguments. `bash` is where the worker found it, `runner` the program that calls functions.
+pub fn command_line(spec: &JobSpec, bash: Option<&Path>, runner: &Path) -> Vec<OsString> {
+    let command = match &spec.workload {
+        Workload::Function(_) => return vec![PYTHON.into(), runner.into()],
+        Workload::Command(command) => command,
     };
-    Some(match (&command.run, bash) {
+    match (&command.run, bash) {
         (Run::Argv(argv), _) => argv.iter().map(OsString::from).collect(),
         (Run::Shell(text), Some(bash)) => {
             vec![bash.into(), "-o".into(), "pipefail".into(), "-c".into(), text.into()]
         }
         (Run::Shell(text), None) => vec!["sh".into(), "-c".into(), text.into()],
-    })
+    }
 }

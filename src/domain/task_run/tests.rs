@@ -464,6 +464,7 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
         workspace: Path::new("/w/workspace"),
         tmp: Path::new("/w/tmp"),
         stop_file: Path::new("/w/stop"),
+        function: None,
         array: Some(&array),
         gang: None,
         gpus: &crate::domain::gpus::variables(&[], &[], false),
@@ -483,6 +484,45 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
     let told = [("CUDA_VISIBLE_DEVICES", "2".to_owned()), ("GPULAYER_GPU_UUIDS", "GPU-2".to_owned())];
     let found = environment(&spec, [], TaskPlace { gpus: &told, ..place });
     assert_eq!(found[&OsString::from("CUDA_VISIBLE_DEVICES")], "2");
+}
+
+#[test]
+fn a_function_is_called_by_the_runner_and_its_call_is_no_variable() {
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    use crate::contract::array::ArrayPlace;
+    use crate::contract::spec::{Function, Serializer, Workload};
+
+    let function = Function {
+        payload: "gAS=".into(),
+        serializer: Serializer::Cloudpickle,
+        entrypoint: None,
+        values: Vec::new(),
+    };
+    let spec = JobSpec::new(Workload::Function(Box::new(function)));
+    let runner = Path::new("/w/function/run.py");
+    assert_eq!(command_line(&spec, None, runner), ["python3", "/w/function/run.py"]);
+    let told = |item: serde_json::Value| {
+        let array = ArrayPlace { index: 0, count: 1, item: Some(item) };
+        let place = TaskPlace {
+            job_id: crate::contract::ids::JobId::from_u128(1),
+            task_id: crate::contract::ids::TaskId::from_u128(2),
+            attempt: 1,
+            workspace: Path::new("/w"),
+            tmp: Path::new("/t"),
+            stop_file: Path::new("/s"),
+            function: Some(Path::new("/w/function")),
+            array: Some(&array),
+            gang: None,
+            gpus: &[],
+        };
+        let found = environment(&spec, [], place);
+        assert_eq!(found[&OsString::from("GPULAYER_FUNCTION")], "/w/function");
+        found.contains_key(&OsString::from("GPULAYER_ARRAY_ITEM"))
+    };
+    assert!(told(serde_json::json!({"lr": 1})));
+    assert!(!told(serde_json::json!({"payload": "gAS="})));
 }
 
 #[test]
@@ -515,6 +555,7 @@ fn a_task_of_a_gang_is_told_its_rank_and_how_to_reach_its_peers() {
             workspace: Path::new("/w"),
             tmp: Path::new("/t"),
             stop_file: Path::new("/s"),
+            function: None,
             array: None,
             gang: Some(&gang),
             gpus: if uuids.is_empty() { &[] } else { &gpus },
@@ -536,8 +577,9 @@ fn a_shell_text_fails_with_any_part_of_its_pipes_where_bash_is() {
     use std::path::Path;
 
     let spec = JobSpec::new(Workload::Command(Command { run: Run::Shell("a | b".into()), cwd: None }));
-    let bash = command_line(&spec, Some(Path::new("/usr/bin/bash"))).unwrap();
+    let runner = Path::new("/w/function/run.py");
+    let bash = command_line(&spec, Some(Path::new("/usr/bin/bash")), runner);
     assert_eq!(bash, ["/usr/bin/bash", "-o", "pipefail", "-c", "a | b"]);
-    assert_eq!(command_line(&spec, None).unwrap(), ["sh", "-c", "a | b"]);
-    assert_eq!(command_line(&plain(), None).unwrap(), ["true"]);
+    assert_eq!(command_line(&spec, None, runner), ["sh", "-c", "a | b"]);
+    assert_eq!(command_line(&plain(), None, runner), ["true"]);
 }

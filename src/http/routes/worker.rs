@@ -148,7 +148,10 @@ async fn leave_out_unsent(
     state: &EdgeState,
 ) -> Result<(), Refusal> {
     let brings = |item: &ReportItem| match &item.report {
-        Report::Finish(finish) => !finish.outputs.is_empty() || finish.log_artifact.is_some(),
+        Report::Finish(finish) => {
+            let returned = finish.result.as_ref().and_then(|result| result.artifact);
+            !finish.outputs.is_empty() || finish.log_artifact.or(returned).is_some()
+        }
         _ => false,
     };
     if !items.iter().any(brings) {
@@ -188,6 +191,13 @@ fn keep_sent(
     {
         finish.log_artifact = None;
         let detail = "the whole log was left out: its worker never sent its bytes".to_owned();
+        finish.warnings.push(Warning { pointer: String::new(), detail });
+    }
+    if let Some(digest) = finish.result.as_ref().and_then(|result| result.artifact)
+        && !sent(&digest)?
+    {
+        finish.result = None;
+        let detail = "what the function returned was left out: its worker never sent its bytes".to_owned();
         finish.warnings.push(Warning { pointer: String::new(), detail });
     }
     Ok(())

@@ -1,0 +1,444 @@
+"""Runs the Python function of a job: reads the call from the folder that `GPULAYER_FUNCTION` names, calls, and leaves
+there either `returned` or `raised`, whole. What the files hold: docs/CONTRACT.md, "Functions".
+
+The standard library alone, for Python 3.9 and newer: no package is needed where it runs. It is compiled anew at each
+start, so what succeeds imports almost nothing (no `json`, `pickle`, `cloudpickle`), and what only a failure needs is
+imported by the failure.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO, Optional
+
+FORMAT = 1
+#: Pickles of exceptions above it stay here; the client tells of them by type, message and traceback.
+LARGEST_EXCEPTION_BYTES = 1 << 20
+
+
+class CallError(Exception):
+    """Something about the call that is no exception of the function, with what to do about it."""
+
+    def __init__(self, message: str, advice: "Optional[str]" = None) -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+class Work:
+    """One task: a function and its calls."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.process = os.getpid()
+        self.stage = "load"
+        self.sender: "tuple[int, ...]" = sys.version_info[:2]
+        self.light: "dict[str, Any]" = {}
+        self.function: "Any" = None
+        self.calls: "list[Any]" = []
+        self.many = False
+        self.is_json = False
+        #: Whether code of another minor version of Python was met.
+        self.is_foreign = False
+        #: Whether a pickle is being read.
+        self.is_reading = False
+
+    def load(self) -> None:
+        """Reads everything but the arguments."""
+        with open(os.path.join(self.folder, "call.json"), encoding="utf-8") as file:
+            call = _json(file.read())
+        self.is_json = call["serializer"] == "json"
+        item = call.get("item")
+        own = item if isinstance(item, dict) and "payload" in item else None
+        if self.is_json:
+            self._load_json(call, item, own)
+            return
+        given = _builtins(self._bytes(call["payload"], "payload"))
+        mine = given if own is None else _builtins(self._bytes(own["payload"], "item"))
+        if given["format"] != FORMAT or mine["format"] != FORMAT:
+            raise CallError(f"the call has format {mine['format']}, this worker reads {FORMAT}", "update the worker")
+        self.sender = tuple(given["python"][:2])
+        self.light = _LIGHT if str(given["cloudpickle"]).startswith("3.") else {}
+        self.calls, self.many = mine["calls"], mine["many"]
+        # As they were searched there; the workspace itself comes after them.
+        sys.path[:0] = [os.path.normpath(os.path.join(os.getcwd(), path)) for path in given.get("paths", ())]
+        function = mine["function"] or given["function"]
+        self.function = self.value(function) if function else _entry(call["entrypoint"])
+
+    def _load_json(self, call: "dict[str, Any]", item: "Any", own: "Optional[dict[str, Any]]") -> None:
+        text, name = (call["payload"], "payload") if own is None else (own["payload"], "item")
+        if text is None and os.path.exists(os.path.join(self.folder, name)):
+            text = self._file(name).decode("utf-8")
+        given = _json(text) if text else {}
+        args, kwargs = list(given.get("args", ())), dict(given.get("kwargs", {}))
+        if own is None and item is not None:
+            if isinstance(item, dict) and item and item.keys() <= {"args", "kwargs"}:
+                args += item.get("args", ())
+                kwargs.update(item.get("kwargs", {}))
+            else:
+                args.append(item)
+        self.calls = [{"args": args, "kwargs": kwargs}]
+        self.function = _entry(call["entrypoint"])
+
+    def value(self, given: "Any") -> "Any":
+        """A value of a call: its pickle, or the name of the file with it."""
+        from io import BytesIO
+
+        self.is_reading = True
+        if isinstance(given, dict):
+            with open(os.path.join(self.folder, "values", given["value"]), "rb") as file:
+                value = _unpickler()(self, file).load()
+        else:
+            value = _unpickler()(self, BytesIO(given)).load()
+        self.is_reading = False
+        return value
+
+    def arguments(self, call: "dict[str, Any]") -> "tuple[list[Any], dict[str, Any]]":
+        """Those of one call."""
+        if self.is_json:
+            return call["args"], call["kwargs"]
+        args = [self.value(each) for each in call["args"]]
+        return args, {name: self.value(each) for name, each in call["kwargs"].items()}
+
+    def call(self, call: "dict[str, Any]") -> "Any":
+        """Calls once; a coroutine is run to its end."""
+        self.stage = "load"
+        args, kwargs = self.arguments(call)
+        self.stage = "call"
+        try:
+            value = self.function(*args, **kwargs)
+            if type(value).__name__ == "coroutine":
+                import asyncio
+
+                value = asyncio.run(value)
+        except BaseException as fault:
+            if os.getpid() != self.process:
+                _told(self, fault)
+                os._exit(1)
+            raise
+        if os.getpid() != self.process:
+            # A child that the function forked: what it returns is nobody's, and the file is its parent's.
+            _flush()
+            os._exit(0)
+        self.stage = "return"
+        return value
+
+    def _bytes(self, inline: "Optional[str]", name: str) -> bytes:
+        if inline is None:
+            return self._file(name)
+        from binascii import a2b_base64
+
+        return a2b_base64(inline)
+
+    def _file(self, name: str) -> bytes:
+        with open(os.path.join(self.folder, name), "rb") as file:
+            return file.read()
+
+
+def _json(text: str) -> "Any":
+    try:
+        # The decoder alone; `json` brings `re`, which takes longer than a short call.
+        from _json import make_scanner
+
+        return make_scanner(_Scan)(text.strip(), 0)[0]  # type: ignore[arg-type]
+    except (ImportError, StopIteration):
+        import json
+
+        return json.loads(text)
+
+
+class _Scan:
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+    memo: "dict[str, str]" = {}
+
+
+def _builtins(data: bytes) -> "Any":
+    from _pickle import loads
+
+    return loads(data)
+
+
+def _entry(name: str) -> "Any":
+    """`module:function`, with further dots after the colon."""
+    module, _, path = name.partition(":")
+    __import__(module)
+    found = sys.modules[module]
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise CallError(f"{name} is a {type(found).__name__}, which cannot be called")
+    return found
+
+
+# What a plain function needs of cloudpickle 3 to be read. Importing all of it takes longer than most calls.
+
+
+def _make_function(code: "Any", globals: "dict[str, Any]", name: "Any", defaults: "Any", closure: "Any") -> "Any":
+    globals["__builtins__"] = __builtins__
+    function_type: "Any" = type(_make_function)
+    return function_type(code, globals, name, defaults, closure)
+
+
+def _make_cell(*value: "Any") -> "Any":
+    cell = (lambda: value).__closure__[0]  # type: ignore[index]
+    empty = type(cell)()
+    if value:
+        empty.cell_contents = value[0]
+    return empty
+
+
+def _function_setstate(function: "Any", state: "Any") -> None:
+    attributes, slots = state
+    function.__dict__.update(attributes)
+    slots.pop("_cloudpickle_submodules")
+    function.__globals__.update(slots.pop("__globals__"))
+    function.__globals__["__builtins__"] = __builtins__
+    for mine, theirs in zip(function.__closure__ or (), slots.pop("__closure__") or ()):
+        try:
+            mine.cell_contents = theirs.cell_contents
+        except ValueError:
+            continue
+    for name, value in slots.items():
+        setattr(function, name, value)
+
+
+def _subimport(name: str) -> "Any":
+    __import__(name)
+    return sys.modules[name]
+
+
+_LIGHT: "dict[str, Any]" = {
+    "_make_function": _make_function,
+    "_make_empty_cell": _make_cell,
+    "_make_cell": _make_cell,
+    "_function_setstate": _function_setstate,
+    "subimport": _subimport,
+}
+
+
+def _unpickler() -> "Any":
+    global _Unpickler
+    if _Unpickler is None:
+        from _pickle import Unpickler
+
+        class Reader(Unpickler):
+            def __init__(self, work: Work, file: "BinaryIO") -> None:
+                super().__init__(file)
+                self._work = work
+
+            def find_class(self, module: str, name: str) -> "Any":
+                if module == "cloudpickle.cloudpickle":
+                    if name == "_builtin_type":
+                        return self._builtin_type
+                    if name in self._work.light:
+                        return self._work.light[name]
+                return super().find_class(module, name)
+
+            def _builtin_type(self, name: str) -> "Any":
+                if name == "CodeType":
+                    if self._work.sender != sys.version_info[:2]:
+                        self._work.is_foreign = True
+                        raise CallError("code made by another version of Python")
+                    return type(main.__code__)
+                import types
+
+                return getattr(types, name)
+
+        _Unpickler = Reader
+    return _Unpickler
+
+
+_Unpickler: "Any" = None
+
+
+def _dump(value: "Any", file: "BinaryIO") -> None:
+    """Pickles into a file; by cloudpickle only what plain pickle cannot."""
+    from _pickle import Pickler
+
+    begin = file.tell()
+    try:
+        Pickler(file, 5).dump(value)
+    except Exception as plain:
+        file.seek(begin)
+        file.truncate()
+        try:
+            import cloudpickle
+        except ImportError:
+            raise plain from None
+        cloudpickle.dump(value, file, protocol=5)
+
+
+def _write(work: Work, file: "BinaryIO") -> None:
+    """Calls, and writes what came of it."""
+    if work.many:
+        _write_many(work, file)
+        return
+    value = work.call(work.calls[0])
+    if work.is_json:
+        import json
+
+        file.write(json.dumps(value, allow_nan=False).encode("ascii"))
+    else:
+        _dump(value, file)
+
+
+def _write_many(work: Work, file: "BinaryIO") -> None:
+    """The pickle of a list of outcomes, written outcome by outcome: `]( }(…u … e.` in the opcodes of pickle."""
+    from io import BytesIO
+
+    file.write(b"\x80\x04](")
+    for call in work.calls:
+        data = BytesIO()
+        try:
+            _dump(work.call(call), data)
+        except (Exception, SystemExit) as fault:
+            from _pickle import Pickler
+
+            data = BytesIO()
+            pickler = Pickler(data, 4)
+            # Without a memo: it would mix with that of the others.
+            pickler.fast = True
+            pickler.dump({"ok": False, **_told(work, fault)})
+            file.write(data.getbuffer()[2:-1])
+        else:
+            file.write(b"}(\x8c\x02ok\x88\x8c\x05value\x8e" + len(data.getbuffer()).to_bytes(8, "little"))
+            file.write(data.getbuffer())
+            file.write(b"u")
+    file.write(b"e.")
+
+
+# Only after a failure.
+
+
+def _told(work: Work, fault: BaseException) -> "dict[str, Any]":
+    """What the client is told of an exception; on standard error as Python would say it."""
+    import traceback
+    from binascii import b2a_base64
+
+    place = fault.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename == __file__:
+        place = place.tb_next
+    fault.__traceback__ = place
+    stage, advice = work.stage, _advice(work, fault)
+    if stage == "load" and work.is_foreign:
+        there, here = _version(work.sender), _version(sys.version_info[:2])
+        fault = CallError(f"the function was sent as code of Python {there}, and this worker runs Python {here}")
+    try:
+        text = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))
+    except Exception:
+        text = f"{type(fault).__name__} (which cannot be shown)\n"
+    if isinstance(fault, CallError):
+        text = f"{fault}\n"
+    try:
+        message = str(fault)
+    except Exception:
+        message = "(its message cannot be shown)"
+    try:
+        print(text + (f"[{advice}]\n" if advice else ""), end="", file=sys.stderr, flush=True)
+    except Exception:
+        pass
+    data = None if isinstance(fault, CallError) else _pickled(fault)
+    return {
+        "type": type(fault).__qualname__,
+        "module": "gpulayer" if isinstance(fault, CallError) else type(fault).__module__,
+        "message": _clean(message),
+        "traceback": _clean(text),
+        "pickle": None if data is None else b2a_base64(data, newline=False).decode("ascii"),
+        "python": list(sys.version_info[:3]),
+        "stage": stage,
+        "advice": advice and _clean(advice),
+    }
+
+
+def _version(version: "tuple[int, ...]") -> str:
+    return ".".join(map(str, version))
+
+
+def _clean(text: str) -> str:
+    """Without halves of characters, which no JSON may have."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _advice(work: Work, fault: BaseException) -> "Optional[str]":
+    if isinstance(fault, CallError) and fault.advice:
+        return fault.advice
+    if isinstance(fault, ModuleNotFoundError) and fault.name:
+        top = fault.name.partition(".")[0]
+        if top == "cloudpickle":
+            return f"install cloudpickle for {sys.executable} on this worker, or submit by the Python package"
+        return (
+            f"{top} is not there for {sys.executable} on this worker: add it to the job's requirements if it is a "
+            "package, to the project's source if it is a module of yours"
+        )
+    if work.stage == "return":
+        return (
+            "return what can be sent: numbers, texts, arrays, lists and dicts of them; write anything else to a file "
+            "and declare it as an output"
+        )
+    if work.is_reading and work.sender != sys.version_info[:2]:
+        there, here = _version(work.sender), _version(sys.version_info[:2])
+        return (
+            f"code cannot go from Python {there} to {here}: run it where `python3` is {there} "
+            f'(`python="{there}"`), or use {here} on both ends, or put the function into a module of the project: '
+            "source works with both"
+        )
+    return None
+
+
+def _pickled(fault: BaseException) -> "Optional[bytes]":
+    from io import BytesIO
+
+    found = BytesIO()
+    try:
+        _dump(fault, found)
+    except Exception:
+        return None
+    data = found.getvalue()
+    return data if len(data) <= LARGEST_EXCEPTION_BYTES else None
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            # Nobody reads it any more; what was computed counts.
+            pass
+
+
+def main(folder: str) -> int:
+    """The exit status: 0 with `returned`, 1 with `raised`."""
+    workspace = os.getcwd()
+    if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+        sys.path[0] = workspace
+    else:
+        sys.path.insert(0, workspace)
+    library = os.path.join(workspace, ".gpulayer", "lib")
+    if os.path.isdir(library):
+        sys.path.append(library)
+    part = os.path.join(folder, "returned.part")
+    work = Work(folder)
+    try:
+        work.load()
+        with open(part, "w+b") as file:
+            _write(work, file)
+        _flush()
+        os.rename(part, os.path.join(folder, "returned"))
+        return 0
+    except BaseException as fault:
+        told = _told(work, fault)
+        import json
+
+        part = os.path.join(folder, "raised.part")
+        with open(part, "w", encoding="ascii") as out:
+            json.dump(told, out)
+        _flush()
+        os.rename(part, os.path.join(folder, "raised"))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ["GPULAYER_FUNCTION"]))

@@ -1,0 +1,179 @@
+//! A Python function on its worker: its call is laid out for the runner in a folder beside the workspace, and what it
+//! returned or raised is brought to the server from there.
+//!
+//! | name in the folder | meaning |
+//! |---|---|
+//! | `run.py` | the runner: Python's standard library alone |
+//! | `call.json`, `payload`, `item` | the call (`domain::task_run::called`) |
+//! | `values/` | large arguments, by digest; never written to |
+//! | `returned` or `raised` | the runner's last word |
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{AtFlags, statat, unlinkat};
+use rustix::io::Errno;
+use tokio::sync::oneshot;
+
+use super::Surroundings;
+use super::cache::Taken;
+use super::collecting::{RoomPatience, publish, readable_by_task};
+use super::folder::{FUNCTION, TaskFolder, write_private};
+use super::staging::{Failure, fetch, off_thread, place, reason_of, stopped_early};
+use crate::artifacts::{RelativePath, give_contents, open_beneath, open_folder, open_folder_beneath};
+use crate::contract::array::ArrayPlace;
+use crate::contract::function::{MOST_INLINE_BYTES, Returned};
+use crate::contract::spec::{Function, InputMode, Serializer};
+use crate::domain::task_run::called;
+
+/// The runner's program.
+const RUNNER: &str = include_str!("../../../python/src/gpulayer/_runner.py");
+/// Its name in the folder.
+pub(super) const RUNNER_FILE: &str = "run.py";
+const CALL_FILE: &str = "call.json";
+const RETURNED_FILE: &str = "returned";
+const RAISED_FILE: &str = "raised";
+/// The mode of its folders: the task's own user, to whom they are given, is alone with them.
+const PRIVATE: u32 = 0o700;
+
+/// Makes the folder, and brings what the call names.
+pub(super) async fn lay_out(
+    around: &Surroundings,
+    function: &Function,
+    array: Option<&ArrayPlace>,
+    folder: &TaskFolder,
+    stopped: &mut oneshot::Receiver<()>,
+) -> Result<(), Failure> {
+    let call = called(function, array);
+    let at = folder.function();
+    let with_values = call.pieces.iter().any(|(name, _)| name.starts_with("values/"));
+    off_thread({
+        let at = at.clone();
+        move || make(&at, &call.file, with_values).map_err(|error| not_prepared(&error))
+    })
+    .await?;
+    for (name, digest) in call.pieces {
+        let shown = format!("the function's `{name}`");
+        let scratch = at.join("scratch");
+        let artifact = tokio::select! {
+            fetched = fetch(around, &shown, digest, &scratch) => fetched?,
+            _ = &mut *stopped => return Err(stopped_early()),
+        };
+        let at = at.clone();
+        let may_link = around.options.task_user.is_none();
+        off_thread(move || {
+            let opened = open_folder(&at);
+            if may_link && opened.as_ref().is_ok_and(|folder| link(&artifact, folder.as_fd(), &name)) {
+                return Ok(());
+            }
+            place(&shown, &name, InputMode::Ro, false, &artifact, opened)
+        })
+        .await?;
+    }
+    let Some(user) = around.options.task_user.as_ref().map(|user| (user.ids.uid, user.ids.gid)) else {
+        return Ok(());
+    };
+    off_thread(move || give_away(&at, user).map_err(|error| not_prepared(&error))).await
+}
+
+fn make(at: &Path, call: &str, with_values: bool) -> io::Result<()> {
+    let make = |path: &Path| fs::DirBuilder::new().mode(PRIVATE).create(path);
+    make(at)?;
+    if with_values {
+        make(&at.join("values"))?;
+    }
+    write_private(&at.join(RUNNER_FILE), RUNNER.as_bytes())?;
+    write_private(&at.join(CALL_FILE), call.as_bytes())
+}
+
+/// A second name of a file that nobody may write to, so that a large argument is not copied for each call that reads
+/// it; whether it could be made.
+fn link(artifact: &Taken, folder: BorrowedFd<'_>, name: &str) -> bool {
+    if !artifact.file.metadata().is_ok_and(|found| found.mode() & 0o222 == 0) {
+        return false;
+    }
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", artifact.file.as_raw_fd()));
+    rustix::fs::linkat(rustix::fs::CWD, &opened, folder, name, AtFlags::SYMLINK_FOLLOW).is_ok()
+}
+
+fn give_away(at: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    give_contents(open_folder(at)?.as_fd(), uid, gid)?;
+    std::os::unix::fs::lchown(at, Some(uid), Some(gid))
+}
+
+fn not_prepared(error: &io::Error) -> Failure {
+    Failure { reason: reason_of(error), detail: format!("the function's folder cannot be made: {error}") }
+}
+
+/// Removes the folder of a call that left no more than every call leaves; fails on any other.
+pub(super) fn remove_small(task: BorrowedFd<'_>) -> io::Result<()> {
+    let path = RelativePath::new(FUNCTION).map_err(io::Error::other)?;
+    let folder = open_folder_beneath(task, &path)?;
+    for name in [RUNNER_FILE, CALL_FILE, RETURNED_FILE, RAISED_FILE] {
+        let large = |size: u64| size > MOST_INLINE_BYTES as u64;
+        match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            // To free its blocks may take long.
+            Ok(found) if name != RUNNER_FILE && name != CALL_FILE && large(found.st_size.unsigned_abs()) => {
+                return Err(ErrorKind::FileTooLarge.into());
+            }
+            Ok(_) => unlinkat(&folder, name, AtFlags::empty())?,
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(unlinkat(task, FUNCTION, AtFlags::REMOVEDIR)?)
+}
+
+/// Brings what the function returned or raised to the server; `None` when it did neither. Its text is in line when it
+/// is short.
+pub(super) async fn bring_back(
+    around: &Surroundings,
+    function: &Function,
+    folder: &TaskFolder,
+) -> Result<Option<Returned>, String> {
+    for (name, raised) in [(RETURNED_FILE, false), (RAISED_FILE, true)] {
+        let path = format!("{FUNCTION}/{name}");
+        let open = || {
+            let file = RelativePath::new(&path).map_err(io::Error::other);
+            open_beneath(folder.open()?.as_fd(), &file?).and_then(|file| readable_by_task(around, file))
+        };
+        let mut file = match open() {
+            Ok(file) => file,
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    || error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) =>
+            {
+                continue;
+            }
+            Err(error) => return Err(format!("`{name}` cannot be opened: {error}")),
+        };
+        let size_bytes = file.metadata().map_err(|error| error.to_string())?.len();
+        let returned =
+            |text, artifact| Returned { serializer: function.serializer, raised, text, artifact, size_bytes };
+        if size_bytes > MOST_INLINE_BYTES as u64 {
+            let sent = publish(around, path.as_ref(), open, &RoomPatience::default()).await?;
+            return Ok(Some(returned(None, Some(sent.digest))));
+        }
+        let is_json = raised || function.serializer == Serializer::Json;
+        let text =
+            read_text(&mut file, is_json).map_err(|error| format!("`{name}` cannot be read: {error}"))?;
+        return Ok(Some(returned(Some(text), None)));
+    }
+    Ok(None)
+}
+
+fn read_text(file: &mut File, is_json: bool) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.take(MOST_INLINE_BYTES as u64).read_to_end(&mut bytes)?;
+    if !is_json {
+        return Ok(STANDARD.encode(bytes));
+    }
+    // What is not JSON would not be shown at all.
+    serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)?;
+    String::from_utf8(bytes).map_err(io::Error::other)
+}

@@ -1,0 +1,219 @@
+//! A call of a Python function: what it is read from, and which artifacts it names.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::limits;
+use super::reader::{Node, Pointer, Reader};
+use crate::contract::artifact::{ARTIFACT_PREFIX, Digest};
+use crate::contract::spec::{Array, Function, ItemCall, Serializer};
+
+/// The field of an item of an array that makes it a call of its own.
+const PAYLOAD: &str = "payload";
+
+const SERIALIZERS: [(&str, Serializer); 2] =
+    [("json", Serializer::Json), ("cloudpickle", Serializer::Cloudpickle)];
+
+fn of_word(given: &str) -> Option<Serializer> {
+    SERIALIZERS.iter().find(|(word, _)| *word == given).map(|(_, serializer)| *serializer)
+}
+
+pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Function> {
+    let fields = reader.fields(node, &[PAYLOAD, "serializer", "entrypoint", "values"])?;
+    // The payload is read by the serializer's rules, and its faults come first.
+    let coded = node.value.get("serializer").and_then(Value::as_str).and_then(of_word);
+    let payload =
+        fields.require(reader, PAYLOAD, PAYLOAD_ALLOWED, |reader, node| payload(reader, node, coded));
+    let serializer = fields.require(reader, "serializer", "`json` or `cloudpickle`", |reader, node| {
+        reader.word(node, &SERIALIZERS)
+    });
+    let entrypoint = fields.read(reader, "entrypoint", entrypoint);
+    let values = fields.read(reader, "values", values);
+    if serializer == Some(Serializer::Json) {
+        if !fields.has("entrypoint") {
+            let at = Pointer::Field(&node.at, "entrypoint");
+            reader.fault(at, "missing", "JSON carries no code: name the function as `module:function`");
+        }
+        if values.as_ref().is_some_and(|values| !values.is_empty()) {
+            let at = Pointer::Field(&node.at, "values");
+            reader.fault(
+                at,
+                "invalid",
+                "only a payload of `cloudpickle` can name them; put data into `inputs`",
+            );
+        }
+    }
+    let (payload, serializer) = (payload?, serializer?);
+    Some(Function { payload, serializer, entrypoint, values: values.unwrap_or_default() })
+}
+
+/// Those items of a function job's array that are calls of their own.
+pub(super) fn check_items(reader: &mut Reader, at: Pointer<'_>, array: &Array, serializer: Serializer) {
+    let items = Pointer::Field(&at, "items");
+    for (index, value) in array.items.iter().flatten().enumerate() {
+        if is_call(value) {
+            let node = Node { value, at: Pointer::Item(&items, index) };
+            let Some(fields) = reader.fields(node, &[PAYLOAD, "values"]) else { continue };
+            fields.read(reader, PAYLOAD, |reader, node| payload(reader, node, Some(serializer)));
+            fields.read(reader, "values", values);
+        }
+    }
+}
+
+/// The call that an item of a function job's array is; `None` = it is an argument.
+pub fn item_call(item: &Value) -> Option<ItemCall> {
+    is_call(item).then(|| serde_json::from_value(item.clone()).ok()).flatten()
+}
+
+fn is_call(item: &Value) -> bool {
+    item.get(PAYLOAD).is_some()
+}
+
+/// The artifacts that a function job names by its calls.
+pub(super) fn artifacts(function: &Function, array: Option<&Array>) -> impl Iterator<Item = Digest> {
+    let items = array.and_then(|array| array.items.as_deref()).unwrap_or_default();
+    let calls = items.iter().filter_map(item_call);
+    let of_items = calls.flat_map(|call| call.payload.parse().ok().into_iter().chain(call.values));
+    let own = function.payload.parse().ok().into_iter().chain(function.values.iter().copied());
+    own.chain(of_items)
+}
+
+const PAYLOAD_ALLOWED: &str = "the address of an artifact, or inline: JSON such as `{\"args\": [1]}`, of cloudpickle's bytes their base64";
+
+/// With a serializer that could not be read, anything is taken: the fault is named there.
+fn payload(reader: &mut Reader, node: Node<'_>, serializer: Option<Serializer>) -> Option<String> {
+    let text = reader.text(node)?;
+    if text.starts_with(ARTIFACT_PREFIX) {
+        return reader.digest(node).map(|digest: Digest| digest.to_string());
+    }
+    match serializer {
+        Some(Serializer::Json) => arguments(reader, node, text)?,
+        Some(Serializer::Cloudpickle) if STANDARD.decode(text).is_err() => {
+            return reader
+                .invalid(node.at, "expected an artifact's address, or the payload's bytes in base64");
+        }
+        _ => {}
+    }
+    Some(text.to_owned())
+}
+
+/// `{"args": […], "kwargs": {…}}`; either may be absent.
+fn arguments(reader: &mut Reader, node: Node<'_>, text: &str) -> Option<()> {
+    let expected = "expected JSON: an object with the list `args`, the object `kwargs`, or both";
+    let Ok(Value::Object(found)) = serde_json::from_str(text) else {
+        return reader.invalid(node.at, expected);
+    };
+    let fits = found.iter().all(|(name, value)| match name.as_str() {
+        "args" => value.is_array(),
+        "kwargs" => value.is_object(),
+        _ => false,
+    });
+    if fits { Some(()) } else { reader.invalid(node.at, expected) }
+}
+
+fn entrypoint(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let text = reader.line(node, limits::NAME_BYTES)?;
+    match text.split_once(':') {
+        Some((module, function)) if is_dotted(module) && is_dotted(function) => Some(text),
+        _ => reader.invalid(node.at, "expected `module:function`, each a dotted name of Python"),
+    }
+}
+
+/// Names of Python with dots between them. Which letters Unicode allows there is Python's to say.
+fn is_dotted(text: &str) -> bool {
+    let name = |part: &str| {
+        let mut letters = part.chars();
+        letters.next().is_some_and(|first| first == '_' || first.is_alphabetic())
+            && letters.all(|letter| letter == '_' || letter.is_alphanumeric())
+    };
+    text.split('.').all(name)
+}
+
+fn values(reader: &mut Reader, node: Node<'_>) -> Option<Vec<Digest>> {
+    reader.list(node, limits::ENTRIES, |reader, node, _| reader.digest(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::item_call;
+    use crate::domain::spec::{ReadOptions, artifacts, read};
+
+    const ADDRESS: &str =
+        "artifact://sha256/0000000000000000000000000000000000000000000000000000000000000001";
+    const OTHER: &str = "artifact://sha256/0000000000000000000000000000000000000000000000000000000000000002";
+
+    fn faults(spec: serde_json::Value) -> Vec<String> {
+        let faults = read(&spec, "", ReadOptions { strict: true, ..ReadOptions::default() }).err();
+        faults.unwrap_or_default().into_iter().map(|fault| fault.pointer).collect()
+    }
+
+    fn of(function: serde_json::Value) -> Vec<String> {
+        faults(json!({"workload": {"function": function}}))
+    }
+
+    #[test]
+    fn a_call_is_json_for_a_function_by_name_or_a_pickle() {
+        let named =
+            |payload: &str| of(json!({"payload": payload, "serializer": "json", "entrypoint": "train:main"}));
+        for fine in [r#"{"args": [1, "two"], "kwargs": {"lr": 0.1}}"#, r#"{"args": []}"#, "{}", ADDRESS] {
+            assert_eq!(named(fine), [""; 0], "{fine}");
+        }
+        for wrong in [
+            "",
+            "[1]",
+            r#"{"args": {}}"#,
+            r#"{"kwargs": []}"#,
+            r#"{"arguments": []}"#,
+            "artifact://sha256/12",
+        ] {
+            assert_eq!(named(wrong), ["/workload/function/payload"], "{wrong}");
+        }
+        assert_eq!(
+            of(json!({"payload": "gASVBQAAAA==", "serializer": "cloudpickle", "values": [ADDRESS]})),
+            [""; 0]
+        );
+        assert_eq!(of(json!({"payload": "*", "serializer": "cloudpickle"})), ["/workload/function/payload"]);
+    }
+
+    #[test]
+    fn json_names_its_function_and_has_no_values() {
+        let found = of(json!({"payload": "{}", "serializer": "json", "values": [ADDRESS]}));
+        assert_eq!(found, ["/workload/function/entrypoint", "/workload/function/values"]);
+        for wrong in ["train", "train:", ":main", "train:main()", "a b:c", "train.py:1main", "a:b:c"] {
+            let found = of(json!({"payload": "{}", "serializer": "json", "entrypoint": wrong}));
+            assert_eq!(found, ["/workload/function/entrypoint"], "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_item_with_a_payload_is_a_call_of_its_own_and_keeps_its_artifacts() {
+        let array = |items: serde_json::Value| {
+            let function = json!({"payload": "gASVBQAAAA==", "serializer": "cloudpickle"});
+            json!({"workload": {"function": function}, "array": {"items": items}})
+        };
+        let spec = array(json!([{"payload": ADDRESS, "values": [OTHER]}, {"payload": "gASVBQAAAA=="}]));
+        let spec = read(&spec, "", ReadOptions::default()).unwrap().spec;
+        assert_eq!(artifacts(&spec), [ADDRESS.parse().unwrap(), OTHER.parse().unwrap()]);
+        let wrong = array(json!([7, {"payload": "*"}, {"payload": ADDRESS, "values": ["x"], "more": 1}]));
+        assert_eq!(
+            faults(wrong),
+            ["/array/items/1/payload", "/array/items/2/more", "/array/items/2/values/0"]
+        );
+        assert_eq!(item_call(&json!({"lr": 1})), None);
+    }
+
+    #[test]
+    fn a_gang_calls_no_functions_yet() {
+        let function = json!({"payload": "{}", "serializer": "json", "entrypoint": "a:b"});
+        let spec =
+            json!({"workload": {"function": function}, "distributed": {"nodes": 2, "launcher": "env"}});
+        let found = read(&spec, "", ReadOptions::default()).err().unwrap();
+        assert_eq!(
+            found.iter().map(|fault| (&*fault.pointer, &*fault.code)).collect::<Vec<_>>(),
+            [("/distributed", "not_supported")]
+        );
+    }
+}
