@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Generic, Optional, TypeVar, Union, overload
 
-from . import background
-
 S = TypeVar("S")
 R = TypeVar("R")
 if TYPE_CHECKING:
@@ -26,10 +24,15 @@ class Bound(Generic[P, R]):
         functools.update_wrapper(self, body)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        # Brings asyncio along, which who only declares something does not need.
+        from . import background
+
         return background.run(self._body(self._instance, *args, **kwargs))
 
     async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same, awaited; on any asyncio loop."""
+        from . import background
+
         return await background.join(self._body(self._instance, *args, **kwargs))
 
     def __repr__(self) -> str:

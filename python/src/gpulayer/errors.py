@@ -21,11 +21,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
-from .records import End, Fault
-from .wire import read_all
-
 if TYPE_CHECKING:
     from .job_handle import Job
+    from .records import End, Fault
 
 
 class GPUlayerError(Exception):
@@ -84,6 +82,9 @@ class RefusedError(GPUlayerError):
     problem: Mapping[str, Any]
 
     def __init__(self, problem: Mapping[str, Any]) -> None:
+        from .records import Fault
+        from .wire import read_all
+
         self.problem = problem
         self.code = str(problem.get("code", "unknown"))
         self.status = int(problem.get("status", 0))

@@ -8,7 +8,6 @@ case; without a unit, or with `B`, bytes. Durations: `ms s m h d w` (and `min`),
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import Union
 
 from .errors import ConfigurationError
@@ -22,6 +21,10 @@ _PART = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([a-z]*)\s*", re.IGN
 _MILLIS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "min": 60_000, "m": 60_000, "s": 1_000, "ms": 1}
 
 
+#: Decimals are counted in whole parts of this, so that nothing is rounded.
+_ATTO = 10**18
+
+
 def size_bytes(given: Size, what: str = "size") -> int:
     """`16GiB`, `80GB` or a number, in bytes; a fraction of a byte is dropped."""
     if not isinstance(given, str):
@@ -32,7 +35,8 @@ def size_bytes(given: Size, what: str = "size") -> int:
             f"{what}={given!r} is not a size; write bytes as a number, or such as 80GB, 16GiB, 512M"
         )
     power = " kmgtp".index(found.group(2).lower() or " ")
-    size = int(Fraction(found.group(1)) * (1024 if found.group(3) else 1000) ** power)
+    unit: int = (1024 if found.group(3) else 1000) ** power
+    size = _atto(found.group(1)) * unit // _ATTO
     if size > _MAX_BYTES:
         raise ConfigurationError(f"{what}={given!r} is too large; sizes go up to 8 PiB")
     return size
@@ -45,7 +49,7 @@ def span_s(given: Span, what: str = "duration") -> float:
     fault = ConfigurationError(
         f"{what}={given!r} is not a duration; write seconds as a number, or such as 90m, 1h30m, 250ms, 2d"
     )
-    rest, millis, above = given.strip(), Fraction(0), None
+    rest, above, millis = given.strip(), None, 0
     while rest or above is None:
         found = _PART.match(rest)
         if found is None:
@@ -56,10 +60,16 @@ def span_s(given: Span, what: str = "duration") -> float:
         unit = _MILLIS.get(word)
         if unit is None or (above is not None and unit >= above):
             raise fault
-        millis += Fraction(found.group(1)) * unit
+        millis += _atto(found.group(1)) * unit
         rest, above = rest[found.end() :], unit
-    whole = int(millis)
+    whole = millis // _ATTO
     return whole // 1000 if whole % 1000 == 0 else whole / 1000
+
+
+def _atto(number: str) -> int:
+    """A decimal number of up to 18 places, exactly."""
+    whole, _, places = number.partition(".")
+    return int((whole or "0") + places.ljust(18, "0"))
 
 
 def shown_size(size: int) -> str:

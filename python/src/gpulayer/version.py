@@ -11,4 +11,4 @@ def _version() -> str:
         return "0+checkout"
 
 
-VERSION = _version()
+VERSION = __version__ = _version()
