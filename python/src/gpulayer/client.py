@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
-from . import artifacts, background, routes
+from . import artifacts, background, copies, routes
 from .both import both
 from .endpoint import Endpoint
 from .job_handle import Job
@@ -27,13 +27,16 @@ _REFUSE = {"Prefer": "handling=strict, impossible=refuse"}
 
 class Client:
     """Speaks with one server. Connects with the first call; safe to share between threads, tasks and, after a fork,
-    processes. `close` it, use it in a `with`, or leave it to the end of the process."""
+    processes. `close` it, use it in a `with`, or leave it to the end of the process. A copy of it is itself; a pickle
+    of it carries no token."""
 
     def __init__(self, choice: Choice, *, binary: Optional[str] = None, reconnect_s: float, follow_s: float) -> None:
         daemon = OwnDaemon(choice.places, binary) if choice.on_demand else None
         #: The line to the server, for this package.
         self.session = Session(choice.target, daemon, reconnect_s, follow_s)
         self._own = choice.own
+        self._words = {"binary": binary, "reconnect_s": reconnect_s, "follow_s": follow_s}
+        self._mark = copies.known(self)
         self._finalizer = weakref.finalize(self, Session.close_soon, self.session)
         self._finalizer.atexit = False
 
@@ -151,6 +154,9 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copies.reduced(self._mark, type(self), self.session.target, **self._words)
 
     def __repr__(self) -> str:
         return f"<Client of {self.endpoint}>"

@@ -185,6 +185,9 @@ class JobFailedError(GPUlayerError):
             lines += [f"    {line}" for line in tail]
         super().__init__("\n".join(lines))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.job, self.end, self.tail)
+
 
 class JobCancelledError(JobFailedError):
     """It was cancelled."""

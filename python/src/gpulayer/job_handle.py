@@ -278,6 +278,9 @@ class Job:
     def __hash__(self) -> int:
         return hash(self.id)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.client, self.raw)
+
     def _repr_html_(self) -> str:
         end = self.end
         rows = [("job", f"{self.name or ''} {self.id}"), ("state", self.state), ("why", self.why)]
