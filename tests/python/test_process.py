@@ -203,7 +203,7 @@ def test_a_line_of_progress_is_shown_on_terminals_alone(client: gl.Client) -> No
     script = """
         import sys, gpulayer as gl
         with gl.local() as client:
-            client.submit(gl.command(["sleep", "0.3"], name="red")).wait()
+            client.submit(gl.command(["sleep", "1.5"], name="red")).wait()
         print("over", file=sys.stderr)
     """
     env = dict(os.environ, PYTHONPATH=SOURCES)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, TypeVar, Union
 
-from . import background, routes
+from . import background, routes, tables
 from .both import both
 from .errors import JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
 from .event_stream import Follower, Pages
@@ -140,11 +139,11 @@ class Job:
                 left = None if timeout is None else timeout - (time.monotonic() - began)
                 if left is not None and left <= 0:
                     raise WaitTimeoutError(f"job {self} has not ended within {timeout:g} s: {self.why}")
-                poll_s = 1.0 if progress or line.on else _POLL_S
+                line.show(f"{self} {self.state} {shown_span(time.monotonic() - began)}  {self.why}")
+                poll_s = line.again_s if line.on else _POLL_S
                 wait_s = round(min(poll_s, _POLL_S if left is None else left), 3)
                 self._take(await self._call(routes.JOB, {"wait_s": wait_s}, patience=patience))
                 patience.renew()
-                line.show(f"{self} {self.state} {shown_span(time.monotonic() - began)}  {self.why}")
         finally:
             line.clear()
 
@@ -292,9 +291,4 @@ class Job:
             rows.append(("peak memory", shown_size(end.peak_memory_bytes)))
         rows += [("output", f"{file.path} ({shown_size(file.size_bytes)})") for file in self.record.outputs[:20]]
         rows += [("warning", f"{warning.pointer} {warning.detail}") for warning in self.record.warnings[:20]]
-        cells = "".join(
-            f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-            f'<td style="text-align:left">{html.escape(text.strip())}</td></tr>'
-            for name, text in rows
-        )
-        return f"<table>{cells}</table>"
+        return tables.named(rows)

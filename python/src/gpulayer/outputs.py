@@ -8,7 +8,7 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Union, overload
 
-from . import artifacts, routes
+from . import artifacts, routes, tables
 from .both import both
 from .errors import FileInTheWayError, UnexpectedAnswerError
 from .quantities import shown_size
@@ -17,6 +17,9 @@ from .terminal import Bar
 
 if TYPE_CHECKING:
     from .job_handle import Job
+
+#: So many files are shown in a notebook.
+_SHOWN = 100
 
 AnyFile = Union[OutputFile, UndeclaredFile]
 
@@ -51,6 +54,11 @@ class Outputs(Sequence[OutputFile]):
         written then, unless `force`.
         """
         return await bring(self._job, to, force=force, undeclared=False, progress=progress)
+
+    def _repr_html_(self) -> str:
+        rows = [(file.path, shown_size(file.size_bytes), file.link_target or "") for file in self._files]
+        more = [(f"and {len(rows) - _SHOWN} more", "", "")] if len(rows) > _SHOWN else []
+        return tables.listed(("output", "size", "link to"), rows[:_SHOWN] + more)
 
     def __repr__(self) -> str:
         return f"Outputs({', '.join(file.path for file in self._files)})"

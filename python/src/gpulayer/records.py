@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Mapping, Optional
 
+from . import shown
+
 #: States in which a job stays for ever.
 ENDED = frozenset({"succeeded", "failed", "cancelled", "timed_out"})
 
@@ -43,6 +45,9 @@ class End:
     advice: Optional[str] = None
     peak_memory_bytes: Optional[int] = None
     duration_s: Optional[float] = None
+
+    def _repr_html_(self) -> str:
+        return shown.end(self)
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,9 @@ class Explanation:
     def __str__(self) -> str:
         return self.summary
 
+    def _repr_html_(self) -> str:
+        return shown.explanation(self)
+
 
 @dataclass(frozen=True)
 class CountedAnswer:
@@ -275,6 +283,9 @@ class PastExplanation:
 
     def __str__(self) -> str:
         return self.summary
+
+    def _repr_html_(self) -> str:
+        return shown.past_explanation(self)
 
 
 @dataclass(frozen=True)

@@ -1,42 +1,61 @@
-"""One line on a terminal that says how things stand; nothing anywhere else."""
+"""How things stand, in one line: on a terminal, or in a notebook's cell; nothing anywhere else."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from typing import Optional
+from typing import Optional, Protocol
 
+from . import notebook
+
+#: What is over sooner says nothing, unless it was told to.
+_FIRST_AFTER_S = 0.2
 _AGAIN_AFTER_S = 0.1
 
 
+class Surface(Protocol):
+    """Where a line can be written over."""
+
+    def write(self, text: str, share: Optional[float]) -> None:
+        """Shows a text, with a bar of what is done if there is a share, in place of the last one."""
+
+    def wipe(self) -> None:
+        """Leaves nothing."""
+
+
 class Line:
-    """A line on standard error that is written over, and gone at the end. `wanted`: `None` = on a terminal only."""
+    """A line that is written over, and gone at the end. `wanted`: `None` = on a terminal and in a notebook only."""
 
     def __init__(self, wanted: Optional[bool] = None) -> None:
-        #: Whether anything is shown.
-        self.on = sys.stderr is not None and sys.stderr.isatty() if wanted is None else wanted
-        self._shown_at = 0.0
+        self._surface = None if wanted is False else _surface(wanted is True)
+        self._next_at = time.monotonic() + (0.0 if wanted else _FIRST_AFTER_S)
         self._is_shown = False
 
-    def show(self, text: str) -> None:
-        """Shows a text in place of the last one, as often as somebody can read it."""
+    @property
+    def on(self) -> bool:
+        """Whether anything is shown."""
+        return self._surface is not None
+
+    @property
+    def again_s(self) -> float:
+        """When it is worth while to come with something new."""
+        return 1.0 if self._is_shown else _FIRST_AFTER_S
+
+    def show(self, text: str, share: Optional[float] = None) -> None:
+        """Shows a text in place of the last one, as often as somebody can read it. `share` of what is to do, 0 to 1."""
         now = time.monotonic()
-        if not self.on or now - self._shown_at < _AGAIN_AFTER_S:
+        if self._surface is None or now < self._next_at:
             return
-        self._shown_at = now
+        self._next_at = now + _AGAIN_AFTER_S
         self._is_shown = True
-        width = _width()
-        printable = "".join(letter if letter.isprintable() else "?" for letter in text)
-        sys.stderr.write("\r\x1b[2K" + printable[: width - 1])
-        sys.stderr.flush()
+        self._surface.write("".join(letter if letter.isprintable() else "?" for letter in text), share)
 
     def clear(self) -> None:
         """Takes the line away."""
-        if self._is_shown:
+        if self._is_shown and self._surface is not None:
             self._is_shown = False
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+            self._surface.wipe()
 
 
 class Bar:
@@ -51,15 +70,35 @@ class Bar:
     def add(self, done: int) -> None:
         """So much more is done."""
         self._done += done
-        share = min(1.0, self._done / self._total) if self._total else 1.0
-        filled = int(share * 20)
-        self._line.show(f"{self._what}  {'█' * filled}{'░' * (20 - filled)} {share:4.0%}")
+        self._line.show(self._what, min(1.0, self._done / self._total) if self._total else 1.0)
 
     def __enter__(self) -> Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._line.clear()
+
+
+class _StandardError:
+    def write(self, text: str, share: Optional[float]) -> None:
+        if share is not None:
+            filled = int(share * 20)
+            text += f"  {'█' * filled}{'░' * (20 - filled)} {share:4.0%}"
+        sys.stderr.write("\r\x1b[2K" + text[: _width() - 1])
+        sys.stderr.flush()
+
+    def wipe(self) -> None:
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def _surface(wanted: bool) -> Optional[Surface]:
+    cell = notebook.cell()
+    if cell is not None:
+        return cell
+    if sys.stderr is None or not (wanted or sys.stderr.isatty()):
+        return None
+    return _StandardError()
 
 
 def _width() -> int:
