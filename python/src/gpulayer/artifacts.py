@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import stat
 import tempfile
 from pathlib import Path
 from typing import AsyncIterator, BinaryIO, Callable, Mapping, Optional
@@ -29,19 +28,12 @@ def digest_of(path: str) -> tuple[str, int]:
     found, size = hashlib.sha256(), 0
     try:
         with open(path, "rb") as file:
-            if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
-                raise IsADirectoryError
             while True:
                 piece = file.read(_PIECE_BYTES)
                 if not piece:
                     return found.hexdigest(), size
                 found.update(piece)
                 size += len(piece)
-    except IsADirectoryError:
-        raise ConfigurationError(
-            f"{path} is a folder, which this version of the SDK does not send: `gpulayer artifact put {path}` prints "
-            'an address to give instead, as {"artifact": ADDRESS, "unpack": True}'
-        ) from None
     except OSError as fault:
         raise ConfigurationError(f"cannot read the input {path}: {fault}") from fault
 

@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
-from . import artifacts, background, copies, routes
+from . import background, baggage, copies, routes
 from .both import both
 from .endpoint import Endpoint
 from .job_handle import Job
@@ -15,7 +15,7 @@ from .own_daemon import OwnDaemon
 from .records import Explanation, ServerStatus, WhoAmI
 from .server_choice import Choice, choose
 from .session import FOLLOW_S, RECONNECT_S, Session
-from .spec import Spec, in_numbers, with_recorded
+from .spec import Spec, with_recorded
 from .wire import read
 
 AnySpec = Union[Spec, Mapping[str, Any]]
@@ -63,15 +63,15 @@ class Client:
         without one a fresh key makes only the retries of this call harmless. `refuse_impossible`: a
         `NoWorkerFitsError` instead of a warning when no worker that is known could ever take it.
         """
-        headers = _REFUSE if refuse_impossible else _STRICT
-        body = await self._wire(spec)
+        body, more = await self._wire(spec)
+        headers = {**more, **(_REFUSE if refuse_impossible else _STRICT)}
         return Job(self, await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
 
     @both
     async def submit_all(self, specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
         """Submits up to 10,000 jobs at once, all or none; a dependency may be `#0`, the first of them. Faults have
         pointers such as `/jobs/17/…`."""
-        wire = [await self._wire(spec) for spec in specs]
+        wire = [(await self._wire(spec))[0] for spec in specs]
         if not wire:
             return []
         answer = await self.session.call(routes.BATCH, body={"jobs": wire}, key=key, headers=_STRICT)
@@ -94,13 +94,14 @@ class Client:
     @both
     async def explain(self, spec: AnySpec) -> Explanation:
         """Where this spec would run, and the smallest change that lets it. Submits nothing."""
-        body = {"spec": await self._wire(spec)}
-        return read(Explanation, await self.session.call(routes.EXPLAIN, body=body, headers=_STRICT))
+        body, _ = await self._wire(spec)
+        return read(Explanation, await self.session.call(routes.EXPLAIN, body={"spec": body}, headers=_STRICT))
 
     @both
     async def put(self, path: Union[str, "os.PathLike[str]"]) -> str:
-        """Stores a file; its `artifact://…` address. Sends nothing that is there already."""
-        return await artifacts.send(self.session, os.path.abspath(path))
+        """Stores a file, or a folder as a bundle; its `artifact://…` address. Sends nothing that is there already."""
+        address: str = (await baggage.stored(self.session, os.path.abspath(path)))["artifact"]
+        return address
 
     async def listed(self, limit: Optional[int] = None, **filters: Any) -> list[Job]:
         """The body of `jobs`; `limit` `None` = all."""
@@ -119,17 +120,10 @@ class Client:
     async def _found(self, job_id: str) -> Job:
         return Job(self, await self.session.call(routes.JOB, {"job_id": job_id}))
 
-    async def _wire(self, spec: AnySpec) -> dict[str, Any]:
-        """A spec as it is sent, with its files at the server."""
-        whole = spec if isinstance(spec, Spec) else Spec(spec)
-        fields = in_numbers(whole.fields)
-        if whole.files:
-            sent = [
-                {"artifact": await artifacts.send(self.session, file), "path": path}
-                for path, file in whole.files.items()
-            ]
-            fields["inputs"] = [*fields.get("inputs", ()), *sent]
-        return with_recorded(fields, os.environ) if self._own else fields
+    async def _wire(self, spec: AnySpec) -> tuple[dict[str, Any], dict[str, str]]:
+        """A spec as it is sent, with what goes along at the server, and headers that say more about it."""
+        fields, headers = await baggage.brought(self.session, spec if isinstance(spec, Spec) else Spec(spec))
+        return (with_recorded(fields, os.environ) if self._own else fields), headers
 
     def close(self) -> None:
         """Closes its connections. Jobs go on."""

@@ -24,6 +24,16 @@ class OwnDaemon:
         self._places = places
         self._binary = binary
 
+    @property
+    def home(self) -> Path:
+        """The home it lives under."""
+        return self._places.home
+
+    @property
+    def program(self) -> str:
+        """The `gpulayer` that starts it."""
+        return self._binary or find_binary()
+
     def mark(self) -> Optional[bytes]:
         """The newest `down`, to be remembered when an operation begins."""
         try:
@@ -37,7 +47,7 @@ class OwnDaemon:
             raise DaemonError(
                 "the daemon could not be started: `gpulayer down` stopped it meanwhile; the next call starts it again"
             )
-        binary = self._binary or find_binary()
+        binary = self.program
         env = dict(os.environ, GPULAYER_HOME=str(self._places.home))
         try:
             asked = subprocess.run(

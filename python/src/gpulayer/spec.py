@@ -7,7 +7,7 @@ Nothing is checked here that the server checks too: it names all faults at once,
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Sequence, Union
 
 from .errors import ConfigurationError
@@ -30,14 +30,17 @@ _VERBATIM = frozenset({"env", "labels", "array", "secrets", "workload", "framewo
 
 @dataclass(frozen=True)
 class Spec:
-    """A job to be submitted: `fields` as they are sent, and `files` of this machine that go along, by their path in
-    the workspace. Immutable; `spec | {...}` gives one with other fields."""
+    """A job to be submitted: `fields` as they are sent, `files` and folders of this machine that go along, by their
+    path in the workspace, and `source`, the folder that the workspace is made from. Immutable; `spec | {...}` gives
+    one with other fields."""
 
     fields: Mapping[str, Any]
     files: Mapping[str, str] = field(default_factory=lambda: {})
+    source: Optional[str] = None
 
     def __or__(self, other: Mapping[str, Any]) -> Spec:
-        return Spec({**self.fields, **other}, self.files)
+        source = None if "source" in other else self.source
+        return replace(self, fields={**self.fields, **other}, source=source)
 
     def submit(self, client: Optional[Client] = None, *, key: Optional[str] = None) -> Job:
         """Submits it to the default server, or to this one."""
@@ -74,7 +77,7 @@ def command(
     profile: Optional[str] = None,
     on: Union[str, Mapping[str, str], None] = None,
     target: Optional[str] = None,
-    source: Optional[str] = None,
+    source: Union[str, "os.PathLike[str]", None] = None,
     inputs: Union[Mapping[str, Source], Sequence[Mapping[str, Any]], None] = None,
     outputs: Union[str, Sequence[Union[str, Mapping[str, Any]]], None] = None,
     env: Optional[Mapping[str, str]] = None,
@@ -95,7 +98,9 @@ def command(
       such as `"90m"`.
     - `gpus`: how many, `"all"` of one worker, `"H100:2"`, or a mapping as in the contract.
     - `on`: a worker by name or id, or labels it must have.
-    - `inputs`: by their path in the workspace: a file of this machine, an `artifact://…` address, or
+    - `source`: a folder of this machine whose files are the workspace, without what `.gitignore` names, or the
+      `artifact://…` address of a bundle.
+    - `inputs`: by their path in the workspace: a file or a folder of this machine, an `artifact://…` address, or
       `(job, "output name")`. `outputs`: paths or globs, or mappings `{path, name, optional}`.
     - `after`: jobs that have to succeed first; `(job, "ended")` = only to end.
     - `array`: a count, a `range`, the items, or a mapping as in the contract. One job for each.
@@ -118,7 +123,7 @@ def command(
         ("priority", priority),
         ("profile", profile),
         ("target", target),
-        ("source", source),
+        ("source", source if is_address(source) else None),
         ("timeout_s", timeout),
         ("queue_timeout_s", queue_timeout),
         ("grace_s", grace),
@@ -137,7 +142,8 @@ def command(
     files: dict[str, str] = {}
     if inputs:
         fields["inputs"] = _inputs(inputs, files)
-    return Spec(_merged(fields, more), files)
+    folder = None if source is None or is_address(source) else os.path.abspath(source)
+    return Spec(_merged(fields, more), files, folder)
 
 
 def distributed(
@@ -158,6 +164,11 @@ def distributed(
     if backend is not None:
         gang["backend"] = backend
     return command(argv, **words) | {"distributed": gang}
+
+
+def is_address(given: object) -> bool:
+    """Whether something that may stand for a file is the address of an artifact."""
+    return isinstance(given, str) and given.startswith("artifact://")
 
 
 def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +260,7 @@ def _inputs(
             found.append({**source, "path": path})
         elif isinstance(source, tuple):
             found.append({"from": {"job": str(getattr(source[0], "id", source[0])), "output": source[1]}, "path": path})
-        elif isinstance(source, str) and source.startswith("artifact://"):
+        elif is_address(source):
             found.append({"artifact": source, "path": path})
         else:
             files[path] = os.path.abspath(source)

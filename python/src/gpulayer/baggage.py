@@ -1,0 +1,35 @@
+"""What goes along with a job from this machine: input files and folders, and its source. Each is stored under its
+digest, and only what the server lacks is sent."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import artifacts, folders
+from .errors import ConfigurationError
+from .session import Session
+from .spec import Spec, in_numbers
+
+
+async def brought(session: Session, spec: Spec) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of a spec with what goes along at the server, and the headers that say more about it."""
+    fields, headers = in_numbers(spec.fields), {}
+    if spec.files:
+        sent = [{**await stored(session, file), "path": path} for path, file in spec.files.items()]
+        fields["inputs"] = [*fields.get("inputs", ()), *sent]
+    if spec.source is not None:
+        bundle = await folders.send(session, spec.source)
+        fields["source"] = bundle.address
+        headers = bundle.headers
+    return fields, headers
+
+
+async def stored(session: Session, path: str) -> dict[str, Any]:
+    """A file or a folder as an input that takes it, without its place."""
+    if os.path.isdir(path):
+        return {"artifact": (await folders.send(session, path)).address, "unpack": True}
+    if os.path.exists(path) and not os.path.isfile(path):
+        # A pipe or a device may never end.
+        raise ConfigurationError(f"{path} is neither a file nor a folder")
+    return {"artifact": await artifacts.send(session, path)}

@@ -1,0 +1,87 @@
+"""Folders of this machine, sent as bundles. What travels, and how a tree becomes bytes (`.gitignore` and all), is
+decided in one place, the `gpulayer` program: it is asked to store the folder, with the same server, token and key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional
+
+from . import routes
+from .errors import ConfigurationError, DaemonError
+from .own_daemon import find_binary
+from .session import Session
+
+_LOG = logging.getLogger("gpulayer")
+
+#: Carries what was left out of a source, so that an end that misses such a file says so.
+LEFT_OUT_HEADER = "X-GpuLayer-Left-Out"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder that is at the server: its address, and what stayed here, as `{by, path}`."""
+
+    address: str
+    left_out: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a submission says of it when it is the source."""
+        return {LEFT_OUT_HEADER: json.dumps(self.left_out)} if self.left_out else {}
+
+
+async def send(session: Session, folder: str) -> Bundle:
+    """Brings a folder to the server. A tree that has not changed is not read again."""
+    # Whatever is the matter with the server is told as by any other call.
+    await session.call(routes.WHOAMI)
+    try:
+        program = session.daemon.program if session.daemon else find_binary()
+    except DaemonError:
+        raise ConfigurationError(
+            f"{folder} is a folder, and the program `gpulayer`, which makes bundles of folders, is neither beside "
+            "this Python nor in PATH: install it"
+        ) from None
+    server = "local" if session.daemon else str(session.target.endpoint)
+    status, out, said = await _run([program, "artifact", "put", "--json", "--server", server, folder], _env(session))
+    if status != 0:
+        await session.call(routes.WHOAMI)
+        raise ConfigurationError(f"cannot send the folder {folder}: {said or f'status {status}'}")
+    _LOG.info("%s: %s", folder, said)
+    answer = json.loads(out)
+    return Bundle(answer["artifact"], tuple(answer.get("left_out", ())))
+
+
+def _env(session: Session) -> dict[str, str]:
+    target = session.target
+    given: dict[str, Optional[str]] = {
+        "GPULAYER_TOKEN": target.token,
+        "GPULAYER_PIN": ",".join(target.pins),
+        "GPULAYER_CA_FILE": target.ca_file,
+    }
+    if session.daemon is not None:
+        given["GPULAYER_HOME"] = str(session.daemon.home)
+    env = {name: value for name, value in os.environ.items() if name not in given}
+    return {**env, **{name: value for name, value in given.items() if value}}
+
+
+async def _run(command: list[str], env: Mapping[str, str]) -> tuple[int, bytes, str]:
+    """Status, output and what it said. Who stops waiting ends it."""
+    try:
+        running = await asyncio.create_subprocess_exec(
+            *command, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as fault:
+        raise ConfigurationError(f"cannot start {command[0]}: {fault}") from fault
+    try:
+        out, err = await running.communicate()
+    except BaseException:
+        running.kill()
+        await running.wait()
+        raise
+    text = err.decode("utf-8", "replace").strip()
+    return running.returncode or 0, out, text[len("gpulayer: ") :] if text.startswith("gpulayer: ") else text
