@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import AsyncIterator, BinaryIO, Callable, Mapping, Optional
 
@@ -23,25 +24,33 @@ _WORTH_ASKING_BYTES = 4 << 20
 Told = Callable[[int], None]
 
 
-def digest_of(path: str) -> tuple[str, int]:
-    """SHA-256 in hex and length of a file. Blocks."""
+async def digest_of(path: str) -> tuple[str, int]:
+    """SHA-256 in hex and length of a file. Cancelled, it stops reading: the end of the process waits for it."""
+    given_up = threading.Event()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(None, _digest_of, path, given_up)
+    finally:
+        given_up.set()
+
+
+def _digest_of(path: str, given_up: threading.Event) -> tuple[str, int]:
     found, size = hashlib.sha256(), 0
     try:
         with open(path, "rb") as file:
-            while True:
+            while not given_up.is_set():
                 piece = file.read(_PIECE_BYTES)
                 if not piece:
-                    return found.hexdigest(), size
+                    break
                 found.update(piece)
                 size += len(piece)
+            return found.hexdigest(), size
     except OSError as fault:
         raise ConfigurationError(f"cannot read the input {path}: {fault}") from fault
 
 
 async def send(session: Session, path: str) -> str:
     """Brings a file to the server; its address."""
-    loop = asyncio.get_running_loop()
-    digest, size = await loop.run_in_executor(None, digest_of, path)
+    digest, size = await digest_of(path)
     address = _ADDRESS + digest
     asked = await session.call(routes.MISSING, body={"artifacts": [address]})
     if asked["missing"]:

@@ -3,15 +3,18 @@ when the last client is closed. Sync calls wait for it, async calls of any other
 socket has one owner and nothing is written twice.
 
 A process that forks leaves the thread behind: in the child it starts anew with the first call, over connections of
-its own.
+its own. At the end of the process connections are closed in order; threads that still wait then are daemons, which
+Python stops without a word, and so they hear nothing of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import os
 import threading
+from concurrent.futures import Future
 from typing import Any, Callable, Coroutine, Optional, TypeVar
 
 from .errors import GPUlayerError
@@ -31,14 +34,20 @@ class Background:
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._thread: Optional[threading.Thread] = None
         self._holders = 0
+        #: Whether the process ends.
+        self.is_over = False
 
     def hold(self) -> asyncio.AbstractEventLoop:
         """Starts it if need be; it lives until as many `let_go` as `hold` were called."""
         with self._lock:
+            if self.is_over:
+                raise RuntimeError("this process is ending, and its connections are closed")
             self._holders += 1
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="gpulayer", daemon=True)
+                # Under `-X dev` others' loops are looked at; what takes long here is not theirs to mend.
+                self._loop.slow_callback_duration = math.inf
+                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="gpulayer", daemon=True)
                 self._thread.start()
             return self._loop
 
@@ -61,6 +70,7 @@ class Background:
     def end(self) -> None:
         """For the end of the process."""
         with self._lock:
+            self.is_over = True
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
             self._holders = 0
@@ -68,23 +78,23 @@ class Background:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_END_WITHIN_S)
 
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        for closing in list(_at_end):
-            loop.run_until_complete(_quietly(closing(loop)))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        asyncio.set_event_loop(None)
-        loop.close()
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            while left := asyncio.all_tasks(loop):
+                for task in left:
+                    task.cancel()
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            for closing in list(_at_end):
+                loop.run_until_complete(_quietly(closing(loop)))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            # At the end of the process Python has waited for these threads already, and starts no others.
+            if not self.is_over:
+                loop.run_until_complete(loop.shutdown_default_executor())
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
@@ -121,16 +131,20 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     if background.is_current():
         work.close()
         raise RuntimeError("a sync call from within gpulayer's own thread would wait for itself: use `.aio`")
-    loop = background.hold()
+    loop = _held(background, work)
     try:
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = _sent(work, loop)
         try:
             return future.result()
-        except GPUlayerError as failed:
-            raise failed.with_traceback(None) from failed.__cause__
         finally:
             future.cancel()
             del future
+    except GPUlayerError as failed:
+        _stop_if_over(background)
+        raise failed.with_traceback(None) from failed.__cause__
+    except BaseException:
+        _stop_if_over(background)
+        raise
     finally:
         background.let_go()
 
@@ -140,13 +154,42 @@ async def join(work: Coroutine[Any, Any, R]) -> R:
     background = _current
     if background.is_current():
         return await work
-    loop = background.hold()
+    loop = _held(background, work)
     try:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        return await asyncio.wrap_future(_sent(work, loop))
     except GPUlayerError as failed:
+        _stop_if_over(background)
         raise failed.with_traceback(None) from failed.__cause__
+    except BaseException:
+        _stop_if_over(background)
+        raise
     finally:
         background.let_go(wait=False)
+
+
+def _held(background: Background, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+    try:
+        return background.hold()
+    except BaseException:
+        work.close()
+        _stop_if_over(background)
+        raise
+
+
+def _sent(work: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> Future[R]:
+    try:
+        return asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:
+        # The loop ended a moment ago.
+        work.close()
+        raise
+
+
+def _stop_if_over(background: Background) -> None:
+    """Stops a daemon thread at the end of the process, where Python stops it a moment later: what it waits for will
+    not come, and that is no error of its own."""
+    while background.is_over and threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
 
 
 def _after_fork() -> None:

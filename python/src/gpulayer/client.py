@@ -36,7 +36,6 @@ class Client:
         self.session = Session(choice.target, daemon, reconnect_s, follow_s)
         self._own = choice.own
         self._words = {"binary": binary, "reconnect_s": reconnect_s, "follow_s": follow_s}
-        self._mark = copies.known(self)
         self._finalizer = weakref.finalize(self, Session.close_soon, self.session)
         self._finalizer.atexit = False
 
@@ -127,15 +126,16 @@ class Client:
 
     def close(self) -> None:
         """Closes its connections. Jobs go on."""
-        if not self.session.closed:
+        # First: what is cut by it must not connect anew.
+        self.session.closed = True
+        if self.session.connected:
             background.run(self.session.close())
-            self.session.closed = True
 
     async def aclose(self) -> None:
         """The same, awaited."""
-        if not self.session.closed:
+        self.session.closed = True
+        if self.session.connected:
             await background.join(self.session.close())
-            self.session.closed = True
 
     def __enter__(self) -> Client:
         return self
@@ -150,7 +150,7 @@ class Client:
         await self.aclose()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return copies.reduced(self._mark, type(self), self.session.target, **self._words)
+        return copies.reduced(self, self.session.target, **self._words)
 
     def __repr__(self) -> str:
         return f"<Client of {self.endpoint}>"

@@ -8,7 +8,7 @@ import secrets
 import threading
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from .endpoint import Target
 from .server_choice import LOCAL, Choice, choose
@@ -17,31 +17,30 @@ if TYPE_CHECKING:
     from .client import Client
 
 _lock = threading.Lock()
-_known: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
+_by_mark: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
+_mark_of: weakref.WeakKeyDictionary[Client, str] = weakref.WeakKeyDictionary()
 
 
-def known(client: Client) -> str:
-    """Remembers a client as long as somebody refers to it; the mark that it is found by."""
-    mark = secrets.token_hex(8)
+def reduced(client: Client, target: Target, **words: Any) -> tuple[Any, ...]:
+    """What a pickle holds of a client: where it leads, how it is made anew with `words`, and a mark by which the same
+    one is found while somebody refers to it."""
     with _lock:
-        _known[mark] = client
-    return mark
+        mark = _mark_of.setdefault(client, secrets.token_hex(8))
+        _by_mark[mark] = client
+    return _again, (mark, type(client), replace(target, token=None), words)
 
 
-def reduced(mark: str, make: Callable[..., Client], target: Target, **words: Any) -> tuple[Any, ...]:
-    """What a pickle holds of a client. `make(choice, **words)` makes it anew."""
-    return _again, (mark, make, replace(target, token=None), words)
-
-
-def _again(mark: str, make: Callable[..., Client], target: Target, words: dict[str, Any]) -> Client:
+def _again(mark: str, kind: type[Client], target: Target, words: dict[str, Any]) -> Client:
     with _lock:
-        there = _known.get(mark)
+        there = _by_mark.get(mark)
     if there is not None:
         return there
-    made = make(_chosen(target), **words)
+    made = kind(_chosen(target), **words)
     with _lock:
-        # What else comes out of the same pickle shares it.
-        return _known.setdefault(mark, made)
+        # What else comes out of the same pickle, or goes back, is the same.
+        client = _by_mark.setdefault(mark, made)
+        _mark_of[client] = mark
+        return client
 
 
 def _chosen(target: Target) -> Choice:

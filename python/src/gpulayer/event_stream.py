@@ -17,6 +17,8 @@ from .session import SILENT_S, Patience, Session
 T = TypeVar("T")
 _LOG = logging.getLogger("gpulayer")
 
+#: Answers of the process that this one was forked from: kept, so that no collection here closes them.
+_left_behind: list[object] = []
 #: One event takes no more; whoever sends more is no server of ours.
 _LONGEST_EVENT_BYTES = 16 << 20
 
@@ -98,6 +100,7 @@ class Follower(Generic[T]):
         if self._patience is None:
             self._patience = self._session.patience(following=True)
         while not self._over:
+            self._begin_anew_after_fork()
             try:
                 # Which reader it belongs to is known only then: a new answer has a new one.
                 piece = await self._piece()
@@ -149,8 +152,14 @@ class Follower(Generic[T]):
         if self._line is not None:
             self._line.streams.add(self)
 
+    def _begin_anew_after_fork(self) -> None:
+        if self._line is not None and not self._line.is_ours:
+            _left_behind.append((self._held, self._pieces))
+            self._held = self._pieces = self._line = None
+
     async def close(self) -> None:
         """Lets go of the connection."""
+        self._begin_anew_after_fork()
         held, self._held, self._pieces = self._held, None, None
         if self._line is not None:
             self._line.streams.discard(self)

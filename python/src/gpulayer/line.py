@@ -36,9 +36,19 @@ class Line:
         self._background.hold()
         _lines.add(self)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it belongs to this process. After a fork the parent's stays as it is: a socket has one owner."""
+        return self._background is background.current()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        return self in _lines and self.is_ours
+
     async def close(self) -> None:
         """Closes the connections. On their loop."""
-        if self in _lines:
+        if self.is_open:
             await self.end()
             self._background.let_go(wait=False)
 
@@ -52,7 +62,7 @@ class Line:
     def soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Carries out on the loop, from any thread, without waiting; not at all when the loop is over, or is that of
         the process this one was forked from."""
-        if self._background is background.current():
+        if self.is_ours:
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(lambda: self.loop.create_task(work()))
 

@@ -3,7 +3,6 @@ folder that was named and no link in it is followed; what is there already is ov
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Union, overload
@@ -76,12 +75,7 @@ async def bring(
     files = {file.path: file for file in wanted}
     places = {path: _place(root, path) for path in files}
     # Comparing reads what is there already, which may be much: not on the thread that everything waits for.
-    loop = asyncio.get_running_loop()
-    missing = [
-        path
-        for path, file in files.items()
-        if force or not await loop.run_in_executor(None, _stands, places[path], file)
-    ]
+    missing = [path for path, file in files.items() if force or not await _stands(places[path], file)]
     in_the_way = [places[path] for path in missing if os.path.lexists(places[path]) and not places[path].is_dir()]
     if in_the_way and not force:
         more = f", and {len(in_the_way) - 1} others" if len(in_the_way) > 1 else ""
@@ -112,7 +106,7 @@ def _parents(root: Path, place: Path) -> None:
         at.mkdir(exist_ok=True)
 
 
-def _stands(place: Path, file: AnyFile) -> bool:
+async def _stands(place: Path, file: AnyFile) -> bool:
     """Whether the same is there already."""
     if not os.path.lexists(place):
         return False
@@ -124,7 +118,7 @@ def _stands(place: Path, file: AnyFile) -> bool:
         return place.is_dir() and not place.is_symlink()
     if place.is_symlink() or not place.is_file() or place.stat().st_size != file.size_bytes:
         return False
-    return artifacts.digest_of(str(place))[0] == artifacts.hex_of(file.artifact)
+    return (await artifacts.digest_of(str(place)))[0] == artifacts.hex_of(file.artifact)
 
 
 async def _bring_one(job: Job, root: Path, file: AnyFile, place: Path, bar: Bar) -> None:

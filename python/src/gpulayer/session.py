@@ -232,8 +232,14 @@ class Session:
             self.line = Line(loop, self.target)
         return self.line.http
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is anything to close."""
+        return self.line is not None and self.line.is_open
+
     def close_soon(self) -> None:
         """Closes from any thread, without waiting. Used when nobody refers to the client any more."""
+        self.closed = True
         line, self.line = self.line, None
         if line is not None:
             line.soon(line.close)

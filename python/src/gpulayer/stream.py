@@ -33,6 +33,8 @@ class Stream(Generic[T]):
     """
 
     def __init__(self, make: Callable[[], Batches[T]]) -> None:
+        # Kept: it refers to whom this comes from, and a client that nobody refers to is closed.
+        self._make = make
         self._batches = make()
         self._ready: Iterator[T] = iter(())
         self._over = False
@@ -75,7 +77,9 @@ class Stream(Generic[T]):
     def close(self) -> None:
         """Lets go of the connection."""
         self._over = True
-        background.run(self._batches.close())
+        # At the end of the process all connections are closed before those who ask for it late.
+        if not background.current().is_over:
+            background.run(self._batches.close())
 
     async def aclose(self) -> None:
         """The same, awaited."""
