@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Context;
 use super::daemon::confirmed;
@@ -24,6 +25,9 @@ use crate::contract::job::Page;
 use crate::contract::server::{Listening, ServerStatus, StopRequest};
 use crate::contract::worker::{Worker, WorkerKind};
 
+/// What is alive has answered by then, or is slow and worth a longer wait.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
 /// `gpulayer up`: takes the place of a daemon that was started on demand or otherwise; leaves one alone that is as
 /// asked for.
 pub(super) async fn run(context: &Context, args: &UpArgs) -> Result<ExitStatus, CliError> {
@@ -34,8 +38,8 @@ pub(super) async fn run(context: &Context, args: &UpArgs) -> Result<ExitStatus, 
         let _lock = daemon.lock()?;
         let before = Standing::read(&places.state)?;
         let mut asked = Standing::asked(args, before.as_ref(), &context.settings);
-        let there = daemon.is_there()?;
-        let running = if there { Some(client.get::<ServerStatus>("/v1/server").await?) } else { None };
+        let running = running(&daemon, &client).await?;
+        let there = running.is_some();
         let fits = running.as_ref().is_some_and(is_as_asked) && before.as_ref() == Some(&asked);
         if !fits {
             if let Some(listening) = running.and_then(|running| running.listening)
@@ -67,6 +71,24 @@ pub(super) async fn run(context: &Context, args: &UpArgs) -> Result<ExitStatus, 
         || Connections::load(&places.connections()).is_ok_and(|saved| saved.current().is_some());
     print(page(&status, places, elsewhere).trim_end())?;
     Ok(ExitStatus::SUCCESS)
+}
+
+/// What answers there; `None` when nothing does. One that was killed takes connections until the system has cleared it
+/// away, so who gets no answer looks again.
+async fn running(daemon: &OwnDaemon, client: &Client) -> Result<Option<ServerStatus>, CliError> {
+    if !daemon.is_there()? {
+        return Ok(None);
+    }
+    let impatient = client.clone().with_reconnect_for(ANSWERS_WITHIN);
+    match impatient.get("/v1/server").await {
+        Err(error) if error.is_connection() && daemon.is_there()? => {}
+        Err(error) if error.is_connection() => return Ok(None),
+        answered => return Ok(Some(answered?)),
+    }
+    match client.get("/v1/server").await {
+        Err(error) if error.is_connection() && !daemon.is_there()? => Ok(None),
+        answered => Ok(Some(answered?)),
+    }
 }
 
 /// Asks before a server goes where the workers that joined it do not find it: they look for it where it was.
