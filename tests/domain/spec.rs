@@ -389,6 +389,8 @@ fn an_item_of_an_array_fits_into_a_variable_and_a_wrong_launcher_is_one_fault() 
     spec(json!({"array": {"items": [most]}}));
     let long = with(json!({"array": {"items": ["b", "a".repeat((127 << 10) + 1)]}}));
     refuses("invalid", &[(&["/array/items/1"], long)]);
+    let nul = with(json!({"array": {"items": ["b", "a\0b", {"inside": "a\0b"}]}}));
+    refuses("invalid", &[(&["/array/items/1"], nul)]);
     let mpi = faults(&with(json!({"distributed": {"nodes": 2, "launcher": "mpi"}})));
     assert_eq!(mpi.len(), 1, "{mpi:?}");
 }

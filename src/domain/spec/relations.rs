@@ -78,6 +78,9 @@ fn item(reader: &mut Reader, node: Node<'_>) -> Option<Value> {
         return reader
             .invalid(node.at, format!("{bytes} bytes; an item has at most {most}, put more into a file"));
     }
+    if node.value.as_str().is_some_and(|text| text.contains('\0')) {
+        return reader.invalid(node.at, "a NUL character cannot be passed to a program; leave it out");
+    }
     Some(node.value.clone())
 }
 
