@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::caller::Client;
@@ -13,6 +14,7 @@ use super::refusal::Refusal;
 use super::state::EdgeState;
 use crate::actors::messages::front_desk::{ExplainQueue, Held, Until, WatchJob, WhoHolds, WhyHeld};
 use crate::contract::error_code::ErrorCode;
+use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::LogsRequest;
@@ -23,6 +25,9 @@ use crate::store::StoreError;
 
 /// How long a queue reason may take to be found before the answer goes out without it.
 const REASON_WITHIN: Duration = Duration::from_secs(1);
+
+/// What an event names the job by for which another had to leave.
+const FOR: &str = "for";
 
 /// Characters of an id's end that name a job in a sentence.
 const SHOWN_TAIL: usize = 6;
@@ -108,7 +113,7 @@ impl EdgeState {
     pub async fn shown_job(&self, client: &Client, id: JobId) -> Result<Job, Refusal> {
         let mut job = self.job(client, id)?;
         if job.state == JobState::Queued {
-            let reason = self.queue_reason(id, job.progress.is_some() || job.parent.is_some()).await;
+            let reason = self.queue_reason(id, job.is_array() || job.parent.is_some()).await;
             let reason = match reason {
                 Some(reason) => Some(self.naming_the_holder(client, reason).await?),
                 None => None,
@@ -155,6 +160,25 @@ impl EdgeState {
         let tail = &id[id.len() - SHOWN_TAIL..];
         let up_to = holder.at_most.map(|left| format!(", up to {}", at_most(left))).unwrap_or_default();
         Ok(reason.replace(ONE, &format!("held by job …{tail} ({}){up_to}", job.submitted_by)))
+    }
+
+    /// Events as the client may read them: the job that took another's place is named to those who may see it.
+    pub fn without_foreign_jobs(
+        &self,
+        client: &Client,
+        mut events: Vec<Event>,
+    ) -> Result<Vec<Event>, Refusal> {
+        if client.grant.sees_all() {
+            return Ok(events);
+        }
+        for event in &mut events {
+            let Some(named) = event.data.get(FOR).and_then(Value::as_str) else { continue };
+            let seen = named.parse().is_ok_and(|id| self.owned(client, JobAct::See, id).is_ok());
+            if !seen && let Some(data) = event.data.as_object_mut() {
+                data.remove(FOR);
+            }
+        }
+        Ok(events)
     }
 
     /// Returns when what is waited for is on disk, or at once for a job that is not live.

@@ -144,6 +144,11 @@ impl Shared {
 
     /// Records an event of a job, as the supervisor would.
     pub fn happened(&self, job_id: JobId, kind: EventType) {
+        self.happened_with(job_id, kind, serde_json::json!({}));
+    }
+
+    /// The same, with what it tells.
+    pub fn happened_with(&self, job_id: JobId, kind: EventType, data: serde_json::Value) {
         let mut standings = self.standings.lock();
         let standing = standings.get_mut(&job_id).unwrap();
         standing.event_seq += 1;
@@ -159,7 +164,7 @@ impl Shared {
             kind,
             job_id: Some(job_id),
             task_id: None,
-            data: serde_json::json!({}),
+            data,
         };
         let moved = Change::JobMoved(job_id, standing.clone());
         drop(standings);

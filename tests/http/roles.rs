@@ -180,6 +180,35 @@ fn the_feed_and_the_fleet_show_what_may_be_seen() {
 }
 
 #[test]
+fn who_had_to_leave_for_a_foreign_job_is_not_told_which() {
+    let stand = Stand::start();
+    let jobs = Jobs::ended(&stand);
+    let kind = gpulayer::contract::event::EventType::TaskStopRequested;
+    for taker in [jobs.foreign, jobs.mates] {
+        stand.shared.happened_with(jobs.own, kind, json!({"cause": "preempt", "for": taker}));
+    }
+    let told = |token: &str, path: &str| {
+        let page = stand.tcp("GET", path).token(token).send().ok(200).json();
+        let events =
+            page["items"].as_array().unwrap().iter().filter(|event| event["type"] == "task_stop_requested");
+        events.map(|event| event["data"]["for"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let [foreign, mates] = [jobs.foreign, jobs.mates].map(|id| Some(id.to_string()));
+    for path in [format!("/v1/jobs/{}/events", jobs.own), "/v1/events".to_owned()] {
+        assert_eq!(told(SUBMITTER, &path), [None, mates.clone()], "{path}");
+        assert_eq!(told(CLIENT, &path), [foreign.clone(), mates.clone()], "{path}");
+    }
+    let stream = format!("/v1/jobs/{}/events", jobs.own);
+    let streamed =
+        stand.tcp("GET", &stream).token(SUBMITTER).header("Accept", "text/event-stream").send().ok(200);
+    let streamed = String::from_utf8(streamed.body).unwrap();
+    assert!(
+        streamed.contains(&jobs.mates.to_string()) && !streamed.contains(&jobs.foreign.to_string()),
+        "{streamed}"
+    );
+}
+
+#[test]
 fn submissions_go_into_own_projects_and_under_the_cap() {
     let stand = Stand::start();
     let send = |spec: &Value| stand.tcp("POST", "/v1/jobs").token(SUBMITTER).json(spec).send();

@@ -44,6 +44,7 @@ impl Follow for JobEvents {
         // Standing first: what it counts is there when the events are read.
         let standing = self.state.standing(&self.client, self.job_id)?;
         let items = self.state.ports.reads.events(self.job_id, after, limit)?;
+        let items = self.state.without_foreign_jobs(&self.client, items)?;
         let next_after = items.last().map_or(after, |event| event.seq);
         let ended = standing.state.ended() && next_after >= standing.event_seq;
         Ok(Sequence { items, next_after, ended })
@@ -172,6 +173,7 @@ pub async fn logs(
 
 struct Feed {
     state: web::Data<EdgeState>,
+    client: Client,
     scope: FeedScope,
     durable: watch::Receiver<Seq>,
 }
@@ -192,6 +194,7 @@ impl Follow for Feed {
         self.durable.borrow_and_update();
         let (reads, scope) = (self.state.ports.reads.clone(), self.scope.clone());
         let (items, next_after) = blocking(move || reads.feed(after, limit, &scope)).await?;
+        let items = self.state.without_foreign_jobs(&self.client, items)?;
         Ok(Sequence { items, next_after, ended: false })
     }
 
@@ -215,6 +218,7 @@ pub async fn feed(
         (Role::Submitter | Role::Viewer, None) => FeedScope::Jobs,
         (Role::Submitter | Role::Viewer, Some(names)) => FeedScope::Projects(names.to_vec()),
     };
-    let feed = Feed { durable: state.ports.durable.clone(), state: state.clone(), scope };
+    let (durable, asker) = (state.ports.durable.clone(), client.clone());
+    let feed = Feed { durable, state: state.clone(), client: asker, scope };
     asked.answer(state, client, feed).await
 }
