@@ -1,19 +1,41 @@
-//! The one place that reads the wall clock and makes ids.
+//! The one place that reads clocks and makes ids.
 
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
 
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::quantity::Timestamp;
+use crate::domain::steady::Steady;
 
-/// The wall clock, in microseconds.
+static STEADY: OnceLock<Mutex<Steady>> = OnceLock::new();
+
+/// The time of this process, in microseconds: the wall clock at its start, then steady whatever that is set to.
 pub fn now() -> Timestamp {
+    let (wall, monotonic) = (wall(), monotonic_micros());
+    STEADY.get_or_init(|| Mutex::new(Steady::new(wall, monotonic))).lock().read(wall, monotonic)
+}
+
+/// The wall clock, in microseconds: for what other people's clocks are compared with, such as certificates.
+pub fn wall() -> Timestamp {
     let micros = match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(span) => i64::try_from(span.as_micros()).unwrap_or(i64::MAX),
         Err(_) => 0,
     };
     Timestamp::from_micros(micros)
+}
+
+/// Counts while the machine sleeps too, where the system has such a clock.
+fn monotonic_micros() -> i64 {
+    #[cfg(target_os = "linux")]
+    const CLOCK: ClockId = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+    let read = clock_gettime(CLOCK);
+    read.tv_sec.saturating_mul(1_000_000).saturating_add(read.tv_nsec / 1_000)
 }
 
 /// A new job id, later than every one this process made before.
@@ -40,7 +62,7 @@ pub fn worker_id() -> WorkerId {
     WorkerId::from_u128(Uuid::now_v7().as_u128())
 }
 
-/// A source of wall-clock time that an actor is given, so that tests can move it.
+/// A source of time that an actor is given, so that tests can move it.
 pub type Now = std::sync::Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The system's own.

@@ -42,11 +42,11 @@ impl Front {
                 CertificateSource::Given { certificate: certificate.clone(), key: key.clone() }
             }
         });
-        let tls = source.map(|source| ServerTls::open(source, clock::now())).transpose()?;
+        let tls = source.map(|source| ServerTls::open(source, clock::wall())).transpose()?;
         if let Some(tls) = &tls {
             let shown = tls.certificate();
             info!(pin = %shown.pin, until = %shown.not_after, names = shown.names.join(", "), "the certificate");
-            if shown.not_after <= clock::now() {
+            if shown.not_after <= clock::wall() {
                 warn!(until = %shown.not_after, "the certificate has expired: only clients that have its pin still connect");
             }
         }
@@ -115,7 +115,7 @@ pub(super) fn keep_renewed(tls: ServerTls, settings: Settings) {
             interval.tick().await;
             let (tls, settings) = (tls.clone(), settings.clone());
             let looked =
-                tokio::task::spawn_blocking(move || tls.renew(&certified(&settings), clock::now())).await;
+                tokio::task::spawn_blocking(move || tls.renew(&certified(&settings), clock::wall())).await;
             match looked {
                 Ok(Ok(Renewal::Kept)) | Err(_) => failing = false,
                 Ok(Ok(Renewal::Replaced(shown))) => {

@@ -385,7 +385,8 @@ impl LiveJob {
 
     fn arm_run_limits(&self, ledger: &mut Ledger, placed: &Placed, run: &Run) {
         if let Some(timeout) = placed.spec.timeout_s {
-            let backstop = run.started_at.plus(PREPARATION_ALLOWANCE).plus(timeout);
+            // Of a task that a restarted server finds running it begins anew: the shim keeps the limit itself.
+            let backstop = ledger.now.plus(PREPARATION_ALLOWANCE).plus(timeout);
             ledger.tell(Notice::Wake(backstop, Alarm::RunTimeout(self.id, self.epoch)));
         }
         if let Some(since) = run.unreachable_since {
