@@ -15,6 +15,7 @@ pub mod job;
 pub mod log;
 pub mod pin;
 pub mod problem;
+pub mod progress;
 pub mod protocol;
 pub mod quantity;
 mod schema;

@@ -18,6 +18,7 @@ mod logs;
 mod lost;
 mod outbox;
 mod pause;
+mod progress;
 mod reporting;
 mod room;
 mod running;

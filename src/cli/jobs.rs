@@ -25,6 +25,7 @@ use crate::contract::job::{CancelRequest, Job, JobState, RetryRequest};
 use crate::contract::quantity::Timestamp;
 use crate::contract::server::WhoAmI;
 use crate::contract::spec::{GpuCount, JobSpec, StopSignal};
+use crate::domain::progress;
 
 /// How many ended jobs are listed beside the active ones.
 const ENDED: usize = 10;
@@ -93,7 +94,7 @@ const fn runs(job: &Job) -> bool {
 
 /// Where a job runs and on how many GPUs; empty before and after.
 fn place(job: &Job, workers: &BTreeMap<WorkerId, String>) -> (String, String) {
-    if !runs(job) || job.progress.is_some() {
+    if !runs(job) || job.is_array() {
         return Default::default();
     }
     let spec: Option<JobSpec> = serde_json::from_str(job.spec.get()).ok();
@@ -123,6 +124,15 @@ async fn explain_waiting(client: &Client, jobs: &mut [Job]) {
     .await;
 }
 
+/// What the children of an array are at, or what a program says of itself.
+pub(super) fn how_far(job: &Job) -> Option<String> {
+    if let Some(progress) = array::progress(job) {
+        return Some(array::counts(&progress));
+    }
+    let said = job.progress.clone().and_then(|said| serde_json::from_value(said).ok())?;
+    Some(progress::in_one_line(&said))
+}
+
 fn row(job: &Job, workers: &BTreeMap<WorkerId, String>, now: Timestamp, longest: usize) -> Vec<String> {
     // What the last line of `run` says, to the millisecond.
     let ran = job.end.as_ref().and_then(|end| end.duration_s);
@@ -143,7 +153,7 @@ fn row(job: &Job, workers: &BTreeMap<WorkerId, String>, now: Timestamp, longest:
         (None, None) if job.unreachable_since.is_some() => "its worker does not answer".to_owned(),
         (None, None) if job.cancel_requested_at.is_some() => "stopping".to_owned(),
         (Some(_), _) => noticed(job, &[]).next().unwrap_or_default(),
-        _ => array::progress(job).map(|progress| array::counts(&progress)).unwrap_or_default(),
+        _ => how_far(job).unwrap_or_default(),
     };
     let (worker, gpus) = place(job, workers);
     vec![

@@ -133,7 +133,8 @@ pub(super) async fn attach(context: &Context, args: &OneJob) -> Result<ExitStatu
     let id = job_choice::live_one(&server.client, &args.job).await?;
     let job: Job = server.client.get(&format!("/v1/jobs/{id}")).await?;
     let spec = Asked::of(&job);
-    let joined = Submitted { id, warnings: Vec::new(), progress: job.progress, spec, whole: nothing() };
+    let progress = job.is_array().then(|| job.progress.clone()).flatten();
+    let joined = Submitted { id, warnings: Vec::new(), progress, spec, whole: nothing() };
     followed(context, &server, &joined, Interrupted::Leaves, Interrupts::listen()?, None).await
 }
 

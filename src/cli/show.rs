@@ -12,6 +12,7 @@ use super::event_line::event_line;
 use super::exit_status::ExitStatus;
 use super::fleet::names_of;
 use super::job_choice::{Namesake, several};
+use super::jobs::how_far;
 use super::logs::all_events;
 use super::next_step::NextStep;
 use super::run::Asked;
@@ -87,6 +88,7 @@ fn page(
         let steps = array::next_steps(job, &progress, next).join(" · ");
         field("children", Some(format!("{} · {steps}", array::counts_of_children(&progress))));
     }
+    field("progress", how_far(job).filter(|_| !job.is_array()));
     let named = |id: WorkerId| workers.get(&id).map(|name| format!("{name} ")).unwrap_or_default();
     field("worker", job.worker.filter(|_| !gang).map(|id| format!("{}{id}", named(id))));
     field("submitted", Some(moment(job.submitted_at)));

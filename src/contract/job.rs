@@ -123,7 +123,8 @@ pub struct Job {
     pub unreachable_since: Option<Timestamp>,
     /// When somebody asked it to stop while it ran.
     pub cancel_requested_at: Option<Timestamp>,
-    /// Of an array: how many children are where (`ArrayProgress`). What a program says of its progress comes later.
+    /// Of an array: how many children are where (`ArrayProgress`). Of any other job: what its program said last of how far
+    /// it is (`TaskProgress`), of a gang that of rank 0.
     pub progress: Option<serde_json::Value>,
     /// How it ended.
     pub end: Option<End>,
@@ -137,6 +138,13 @@ pub struct Job {
     pub log_artifact: Option<Digest>,
     /// What was noticed at submission or at the end.
     pub warnings: Vec<Warning>,
+}
+
+impl Job {
+    /// Whether it is an array: one whose tasks are its children's.
+    pub fn is_array(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.get("queued").is_some())
+    }
 }
 
 /// Most things of which a submission says that they were left out of its source.

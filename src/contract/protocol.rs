@@ -17,6 +17,7 @@ use super::ids::{Epoch, JobId, TaskId, WorkerId};
 use super::job::JobState;
 use super::log::LogRecord;
 use super::problem::Warning;
+use super::progress::TaskProgress;
 use super::quantity::{Cpus, Seconds, Timestamp};
 use super::spec::JobSpec;
 use super::telemetry::{ClockOffset, Telemetry};
@@ -355,6 +356,11 @@ pub enum Report {
     Stuck {
         /// Which, and where they wait.
         processes: Vec<StuckProcess>,
+    },
+    /// The program said how far it is. Only the newest word counts.
+    Progress {
+        /// That word.
+        progress: TaskProgress,
     },
     /// The task's tree is gone and its log is acknowledged.
     Finish(Box<Finish>),

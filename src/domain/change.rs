@@ -15,6 +15,7 @@ use crate::contract::gang::GangPlace;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::contract::problem::Warning;
+use crate::contract::progress::TaskProgress;
 use crate::contract::protocol::{Identity, StopReason};
 use crate::contract::quantity::Timestamp;
 use crate::contract::token::{Role, Token, TokenKind};
@@ -39,16 +40,13 @@ pub enum Change {
     ArrayInserted(Box<ArrayRecord>),
     /// Children of an array moved: how many are where.
     ArrayMoved(JobId, ArrayProgress),
+    /// The program of a job said how far it is.
+    JobProgressed(JobId, Box<TaskProgress>),
     /// Outputs of other jobs became inputs of an array that waits: its spec, that of each child, and all artifacts that
     /// they name now.
     ArrayFilled(JobId, Arc<str>, Arc<str>, Vec<Digest>),
-    /// A child of an array got a place, and with it what its array names.
-    ArtifactsShared {
-        /// The array.
-        parent: JobId,
-        /// The child.
-        child: JobId,
-    },
+    /// A child of an array got a place: the artifacts that it needs there.
+    ArtifactsNamed(JobId, Vec<Digest>),
     /// How a job stood to the workers when it left the queue without a place, as JSON; kept as long as the job. Of an
     /// array, how its waiting children stood.
     JobExplained(JobId, Arc<str>),

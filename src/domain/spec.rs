@@ -83,6 +83,15 @@ pub fn artifacts(spec: &JobSpec) -> Vec<Digest> {
     digests
 }
 
+/// The artifacts that a child of an array needs: `spec` is what each child runs, `item` its own.
+pub fn child_artifacts(spec: &JobSpec, item: Option<&Value>) -> Vec<Digest> {
+    let mut digests = artifacts(spec);
+    let call = spec.workload.function().and(item).and_then(item_call);
+    digests
+        .extend(call.into_iter().flat_map(|call| call.payload.parse().ok().into_iter().chain(call.values)));
+    digests
+}
+
 fn batch_index(prefix: &str) -> Option<usize> {
     prefix.strip_prefix("/jobs/")?.parse().ok()
 }

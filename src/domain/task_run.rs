@@ -14,6 +14,7 @@ use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
 use crate::contract::function::Returned;
 use crate::contract::problem::Warning;
+use crate::contract::progress::TaskProgress;
 use crate::contract::protocol::{Finish, Report, StopReason};
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::{Phase, StuckProcess};
@@ -89,6 +90,8 @@ pub enum Event {
         /// Which.
         processes: Vec<StuckProcess>,
     },
+    /// The program said how far it is.
+    Progressed(TaskProgress),
     /// The program and its whole tree are gone.
     Ended(ExitFacts),
     /// The shim vanished without a word; its tree was swept.
@@ -126,6 +129,8 @@ pub struct Collection {
     pub log_artifact: Option<Digest>,
     /// What the function returned or raised.
     pub result: Option<Returned>,
+    /// The program's last word about how far it is.
+    pub progress: Option<TaskProgress>,
     /// Single files that could not be brought back, or why none was looked for.
     pub warnings: Vec<Warning>,
     /// Nothing could be looked for: what is there is kept unseen.
@@ -334,6 +339,7 @@ impl TaskRun {
                 self.log_moved(|log| log.acknowledged(next_n), effects);
             }
             Event::Stuck { processes } => self.stuck(processes, effects),
+            Event::Progressed(progress) => self.progressed(progress, effects),
             Event::Ended(mut facts) => {
                 self.notes.append(&mut facts.warnings);
                 let end = LogEnd { last_n: facts.last_n, lost_records: facts.lost_records };
@@ -445,6 +451,12 @@ impl TaskRun {
         }
     }
 
+    fn progressed(&mut self, progress: TaskProgress, effects: &mut Vec<Effect>) {
+        if self.stage == Stage::Executing && !self.abandoned {
+            effects.push(Effect::Report(Report::Progress { progress }));
+        }
+    }
+
     fn execution_over(&mut self, outcome: Outcome, end: LogEnd, effects: &mut Vec<Effect>) {
         if !matches!(self.stage, Stage::Launching | Stage::Executing) {
             return;
@@ -522,6 +534,8 @@ impl TaskRun {
             Outcome::Exited(facts) => (verdict(facts, spec, &collection.uncollected), facts.stop.is_some()),
             Outcome::Lost { timed_out } => (shim_lost(*timed_out, spec), *timed_out),
         };
+        let last_word = collection.progress.map(|progress| Effect::Report(Report::Progress { progress }));
+        effects.extend(last_word);
         self.stage = Stage::Finishing { keep: collection.set_aside || !collection.undeclared.is_empty() };
         let mut warnings = std::mem::take(&mut self.notes);
         warnings.extend(self.log_gaps.warning(self.log.last_n()).into_iter().chain(collection.warnings));

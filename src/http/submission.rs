@@ -279,7 +279,8 @@ fn queued(children: usize) -> Value {
 
 /// A stored job turned back into what its submission was answered with.
 pub fn rewound(job: Job) -> Job {
-    let all = job.progress.as_ref().and_then(|progress| progress.get("total")?.as_u64());
+    let all = job.progress.as_ref().filter(|_| job.is_array());
+    let all = all.and_then(|progress| progress.get("total")?.as_u64());
     Job {
         progress: all.and_then(|all| usize::try_from(all).ok()).map(queued),
         state: JobState::Queued,

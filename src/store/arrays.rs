@@ -3,12 +3,11 @@
 use diesel::prelude::*;
 use diesel::{delete, replace_into, update};
 
-use super::forms::{JobForm, JobStandingForm, json, signed};
+use super::forms::{JobForm, JobStandingForm, signed};
 use super::schema::{
-    array_progress, arrays, artifact_refs, events, job_results, job_standings, jobs, late_results,
+    arrays, artifact_refs, events, job_progress, job_results, job_standings, jobs, late_results,
     task_standings, tasks,
 };
-use crate::contract::array::ArrayProgress;
 use crate::contract::event::EventType;
 use crate::contract::ids::JobId;
 use crate::contract::job::JobState;
@@ -66,39 +65,12 @@ pub fn insert(connection: &mut SqliteConnection, array: &ArrayRecord) -> QueryRe
     Ok(())
 }
 
-/// Writes where the children of an array are.
-pub fn moved(connection: &mut SqliteConnection, id: JobId, progress: &ArrayProgress) -> QueryResult<()> {
-    replace_into(array_progress::table)
-        .values((array_progress::job_id.eq(id.to_bytes()), array_progress::progress.eq(json(progress))))
-        .execute(connection)
-        .map(drop)
-}
-
 /// Outputs of other jobs became inputs of the children.
 pub fn filled(connection: &mut SqliteConnection, id: JobId, child_spec: &str) -> QueryResult<()> {
     update(arrays::table.find(id.to_bytes()))
         .set(arrays::child_spec.eq(child_spec))
         .execute(connection)
         .map(drop)
-}
-
-/// A child has a place: it names the artifacts that its array names.
-pub fn share_artifacts(connection: &mut SqliteConnection, parent: JobId, child: JobId) -> QueryResult<()> {
-    let digests: Vec<Vec<u8>> = artifact_refs::table
-        .filter(artifact_refs::job_id.eq(parent.to_bytes()))
-        .filter(artifact_refs::of_results.eq(false))
-        .select(artifact_refs::digest)
-        .load(connection)?;
-    for digest in digests {
-        replace_into(artifact_refs::table)
-            .values((
-                artifact_refs::job_id.eq(child.to_bytes()),
-                artifact_refs::of_results.eq(false),
-                artifact_refs::digest.eq(digest),
-            ))
-            .execute(connection)?;
-    }
-    Ok(())
 }
 
 /// The first and the last child of an array; `None` = it is none.
@@ -153,6 +125,6 @@ pub fn purge(connection: &mut SqliteConnection, parent: JobId) -> QueryResult<()
     delete(job_standings::table.filter(job_standings::job_id.eq_any(children()))).execute(connection)?;
     delete(jobs::table.filter(jobs::id.between(first, last)).filter(jobs::parent.eq(parent.to_bytes())))
         .execute(connection)?;
-    delete(array_progress::table.find(parent.to_bytes())).execute(connection)?;
+    delete(job_progress::table.find(parent.to_bytes())).execute(connection)?;
     delete(arrays::table.find(parent.to_bytes())).execute(connection).map(drop)
 }

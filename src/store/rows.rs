@@ -195,7 +195,7 @@ pub fn read_job(
         ended_at: standing.ended_at,
         unreachable_since: standing.unreachable_since,
         cancel_requested_at: standing.cancel_requested_at,
-        progress: beside.progress.map(|text| json(&text, "array_progress.progress")).transpose()?,
+        progress: beside.progress.map(|text| json(&text, "job_progress.progress")).transpose()?,
         end: standing.end.map(|end| *end),
         result: None,
         outputs: Vec::new(),

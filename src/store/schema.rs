@@ -80,7 +80,7 @@ diesel::table! {
 }
 
 diesel::table! {
-    array_progress (job_id) {
+    job_progress (job_id) {
         job_id -> Binary,
         progress -> Text,
     }
@@ -228,12 +228,12 @@ diesel::joinable!(job_standings -> jobs (job_id));
 diesel::joinable!(job_results -> jobs (job_id));
 diesel::joinable!(job_explanations -> explanations (digest));
 diesel::joinable!(job_waits -> jobs (job_id));
-diesel::joinable!(array_progress -> jobs (job_id));
+diesel::joinable!(job_progress -> jobs (job_id));
 diesel::joinable!(task_standings -> tasks (task_id));
 diesel::allow_tables_to_appear_in_same_query!(
     jobs,
     arrays,
-    array_progress,
+    job_progress,
     job_standings,
     job_results,
     job_waits,

@@ -21,8 +21,8 @@ use super::forms::{
 };
 use super::lock::StateLock;
 use super::schema::{
-    artifact_refs, artifact_uploads, events, job_results, job_standings, job_waits, jobs, late_results, meta,
-    outbox, task_standings, tasks, tokens, used_keys, workers,
+    artifact_refs, artifact_uploads, events, job_progress, job_results, job_standings, job_waits, jobs,
+    late_results, meta, outbox, task_standings, tasks, tokens, used_keys, workers,
 };
 use super::space::Ballast;
 use super::usage;
@@ -201,7 +201,8 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
         }
         Change::JobMoved(..) | Change::TaskMoved(..) => {}
         Change::ArrayInserted(array) => arrays::insert(connection, array)?,
-        Change::ArrayMoved(id, progress) => arrays::moved(connection, *id, progress)?,
+        Change::ArrayMoved(id, progress) => write_progress(connection, *id, &forms::json(progress))?,
+        Change::JobProgressed(id, progress) => write_progress(connection, *id, &forms::json(&**progress))?,
         Change::ArrayFilled(id, spec, child_spec, artifacts) => {
             diesel::update(jobs::table.find(id.to_bytes()))
                 .set(jobs::spec.eq(&**spec))
@@ -209,7 +210,7 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             arrays::filled(connection, *id, child_spec)?;
             refer(connection, *id, false, artifacts)?;
         }
-        Change::ArtifactsShared { parent, child } => arrays::share_artifacts(connection, *parent, *child)?,
+        Change::ArtifactsNamed(id, digests) => refer(connection, *id, false, digests)?,
         Change::JobWaits(id, waits) if waits.is_empty() => {
             delete(job_waits::table.find(id.to_bytes())).execute(connection)?;
         }
@@ -322,6 +323,13 @@ fn refer_to_results(connection: &mut SqliteConnection, id: TaskId, results: &Job
         Some(job_id) => refer(connection, job_id, true, &digests),
         None => Ok(()),
     }
+}
+
+fn write_progress(connection: &mut SqliteConnection, id: JobId, progress: &str) -> QueryResult<()> {
+    replace_into(job_progress::table)
+        .values((job_progress::job_id.eq(id.to_bytes()), job_progress::progress.eq(progress)))
+        .execute(connection)
+        .map(drop)
 }
 
 fn write_results(connection: &mut SqliteConnection, id: JobId, results: &JobResults) -> QueryResult<()> {

@@ -30,6 +30,7 @@ mod next_steps;
 #[path = "../support/nvml_stub.rs"]
 mod nvml_stub;
 mod processes;
+mod progress;
 mod refusals;
 mod rejoining;
 mod remote_worker;

@@ -17,6 +17,7 @@ fn kinds(server: &Server, task_id: TaskId) -> Vec<&'static str> {
             Report::Phase { .. } => "phase",
             Report::Decline { .. } => "decline",
             Report::Stuck { .. } => "stuck",
+            Report::Progress { .. } => "progress",
             Report::Finish(_) => "finish",
         };
         of_task.map(|item| kind(&item.report)).collect()

@@ -13,7 +13,7 @@ DROP TABLE events;
 DROP TABLE task_standings;
 DROP TABLE tasks;
 DROP TABLE job_waits;
-DROP TABLE array_progress;
+DROP TABLE job_progress;
 DROP TABLE arrays;
 DROP TABLE job_results;
 DROP TABLE job_standings;

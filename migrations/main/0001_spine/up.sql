@@ -59,7 +59,7 @@ CREATE TABLE arrays (
     child_spec  TEXT    NOT NULL
 ) WITHOUT ROWID;
 -- How many of its children are where, as JSON; rewritten with every commit in which one moves.
-CREATE TABLE array_progress (
+CREATE TABLE job_progress (
     job_id   BLOB NOT NULL PRIMARY KEY,
     progress TEXT NOT NULL
 ) WITHOUT ROWID;

@@ -19,6 +19,7 @@ use super::folder::{TaskFolder, real_folder};
 use super::function;
 use super::hidden_names::hide_secrets;
 use super::pause::Pause;
+use super::progress::Progress;
 use super::running::said;
 use crate::artifacts::{self, Collected, CollectedContent, CollectedFile};
 use crate::client::worker_channel::{ChannelError, Published};
@@ -40,7 +41,11 @@ const STOPPED: &str = "the task was ordered to stop at once before it was brough
 /// Whether there is nothing to look for.
 pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
     let function = spec.workload.function().is_some();
-    !function && spec.outputs.is_empty() && (real_folder(spec).is_some() || folder.workspace_is_empty())
+    let silent = std::fs::symlink_metadata(folder.progress_file()).is_err();
+    silent
+        && !function
+        && spec.outputs.is_empty()
+        && (real_folder(spec).is_some() || folder.workspace_is_empty())
 }
 
 /// Looks for what the task left, and publishes what its outputs declare. What cannot be brought stays in the kept
@@ -58,6 +63,7 @@ pub(super) async fn collect(
         (log, collect_files(&around, &assignment, &folder, stopped).await)
     };
     let ((log, mut collection), left) = future::join(brought, left).await;
+    collection.progress = Progress::of(&folder).news().await;
     if let Some(called) = assignment.spec.workload.function() {
         match function::bring_back(&around, called, &folder).await {
             Ok(returned) => collection.result = returned,

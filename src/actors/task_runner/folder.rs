@@ -19,7 +19,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags, mkdirat, unlinkat};
@@ -40,6 +40,9 @@ const BEFORE_FILE: &str = "before.json";
 pub(super) const WORKSPACE: &str = "workspace";
 pub(super) const TMP: &str = "tmp";
 pub(super) const FUNCTION: &str = "function";
+const PROGRESS_FILE: &str = ".gpulayer-progress.json";
+/// More is not read.
+const MOST_PROGRESS_BYTES: u64 = 16 * 1024;
 /// All that a finished task usually leaves beside its workspace and its `task.json`.
 pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 /// What the log of some leaves beside that.
@@ -194,6 +197,26 @@ impl TaskFolder {
 
     pub(super) fn function(&self) -> PathBuf {
         self.path.join(FUNCTION)
+    }
+
+    /// In the temporary folder, which is the task's own.
+    pub(super) fn progress_file(&self) -> PathBuf {
+        self.tmp().join(PROGRESS_FILE)
+    }
+
+    /// What the program wrote of its progress; `None` when that is as it was, or nothing.
+    pub(super) fn progress(&self, known: &mut Option<(u64, i128)>) -> io::Result<Option<Vec<u8>>> {
+        let path = relative(&format!("{TMP}/{PROGRESS_FILE}"))?;
+        let file = open_beneath(self.open()?.as_fd(), &path)?;
+        let found = file.metadata()?;
+        let stamp = (found.ino(), i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()));
+        if *known == Some(stamp) {
+            return Ok(None);
+        }
+        *known = Some(stamp);
+        let mut bytes = Vec::new();
+        file.take(MOST_PROGRESS_BYTES).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
     }
 
     pub(super) fn stop_file(&self) -> PathBuf {

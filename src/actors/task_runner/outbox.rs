@@ -21,8 +21,15 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Adds a report behind all others.
+    /// Adds a report behind all others. Of a task's progress only the newest is due: a server that is away must not find
+    /// a queue of them.
     pub(super) fn push(&mut self, item: ReportItem) {
+        if let Report::Progress { .. } = item.report {
+            let older = |due: &ReportItem| {
+                due.task_id == item.task_id && matches!(due.report, Report::Progress { .. })
+            };
+            self.due.retain(|due| !older(due));
+        }
         self.due.push(item);
     }
 
@@ -74,6 +81,7 @@ pub(super) fn frees_a_place(batch: &[ReportItem]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::progress::TaskProgress;
     use crate::contract::worker::Phase;
 
     fn item(task: u128, report: Report) -> ReportItem {
@@ -110,6 +118,20 @@ mod tests {
         assert_eq!(outbox.next_batch(), None, "two calls are on their way");
         outbox.answered(first.iter().map(|item| item.task_id));
         assert_eq!(outbox.next_batch(), Some(vec![phase(1), item(4, Report::Start)]));
+    }
+
+    #[test]
+    fn of_progress_only_the_newest_word_goes() {
+        let progress = |task, done: f64| {
+            let progress = TaskProgress { done: Some(done), ..TaskProgress::default() };
+            item(task, Report::Progress { progress })
+        };
+        let mut outbox = Outbox::default();
+        outbox.open();
+        for item in [phase(1), progress(1, 1.0), progress(2, 1.0), progress(1, 2.0)] {
+            outbox.push(item);
+        }
+        assert_eq!(outbox.next_batch(), Some(vec![phase(1), progress(2, 1.0), progress(1, 2.0)]));
     }
 
     #[test]

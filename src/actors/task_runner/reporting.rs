@@ -41,7 +41,10 @@ fn event(report: &Report, result: ReportResult) -> Option<Event> {
         (Report::Start, ReportResult::Refused { .. }) => Some(Event::StartRefused),
         // A refused finish is one that came too late: the server keeps it as an event and wants no more.
         (Report::Finish(_), _) => Some(Event::FinishAnswered),
-        (Report::Phase { .. } | Report::Decline { .. } | Report::Stuck { .. }, _) => None,
+        (
+            Report::Phase { .. } | Report::Decline { .. } | Report::Stuck { .. } | Report::Progress { .. },
+            _,
+        ) => None,
     }
 }
 

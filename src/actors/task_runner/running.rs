@@ -12,6 +12,7 @@ use super::Surroundings;
 use super::folder::TaskFolder;
 use super::function::RUNNER_FILE;
 use super::lost::{lost, warn_of_stuck};
+use super::progress::Progress;
 use super::scene::explained;
 use crate::config::secrets::SecretsError;
 use crate::contract::ids::TaskId;
@@ -32,6 +33,9 @@ use crate::process::{
 /// How often it is seen to that the shim is not stopped.
 const LOOK_AT_SHIM: Duration = Duration::from_secs(5);
 
+/// How often it is looked for a word about progress.
+const LOOK_AT_PROGRESS: Duration = Duration::from_secs(1);
+
 /// What the shim needs to run a task.
 pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &TaskFolder) -> Launch {
     let spec = &assignment.spec;
@@ -44,6 +48,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         workspace: &workspace,
         tmp: &folder.tmp(),
         stop_file: &folder.stop_file(),
+        progress_file: &folder.progress_file(),
         function: spec.workload.function().map(|_| &*function),
         array: assignment.array.as_ref(),
         gang: assignment.gang.as_deref(),
@@ -150,12 +155,18 @@ pub(super) async fn watch(
         }
     };
     let mut stopped = false;
+    let mut progress = Progress::of(folder);
+    let mut words = tokio::time::interval_at(Instant::now() + LOOK_AT_PROGRESS, LOOK_AT_PROGRESS);
     let mut looks = tokio::time::interval_at(Instant::now() + LOOK_AT_SHIM, LOOK_AT_SHIM);
     loop {
         let event = tokio::select! {
             event = process.recv() => event,
             _ = looks.tick() => {
                 process.wake();
+                continue;
+            }
+            _ = words.tick() => {
+                progress.news().await.into_iter().for_each(|said| tell(Event::Progressed(said)));
                 continue;
             }
             Some((cause, now)) = stops.recv() => {

@@ -14,6 +14,7 @@ use crate::contract::spec::JobSpec;
 use crate::domain::change::{Change, TaskRecord};
 use crate::domain::ledger::{Ledger, Notice, SharedSpec};
 use crate::domain::placement::{Grant, Seated};
+use crate::domain::spec::child_artifacts;
 
 /// Why a proposal is void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -109,7 +110,10 @@ impl LiveJob {
             ledger.change(Change::TaskInserted(self.record(placed, ledger.now)));
         }
         if let Some(member) = &self.member {
-            ledger.change(Change::ArtifactsShared { parent: member.parent, child: self.id });
+            let named = child_artifacts(&spec, member.layout.place(member.place).item.as_ref());
+            if !named.is_empty() {
+                ledger.change(Change::ArtifactsNamed(self.id, named));
+            }
         }
         self.stage = Stage::Placed(tasks);
         self.event(ledger, first, EventType::JobScheduled, data);

@@ -11,10 +11,12 @@ use super::{LiveJob, LiveTask, NotStarted, Outcome, Over, Run, Stage, Stands};
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::job::JobState;
+use crate::contract::progress::TaskProgress;
 use crate::contract::protocol::{Finish, Report};
 use crate::contract::worker::{Phase, StuckProcess, TaskState};
-use crate::domain::change::JobResults;
+use crate::domain::change::{Change, JobResults};
 use crate::domain::ledger::{Ledger, Notice};
+use crate::domain::progress::bounded;
 
 /// A report that was taken: the job's state afterwards.
 pub type Judged = Result<JobState, ReportRefusal>;
@@ -55,6 +57,7 @@ impl LiveJob {
             Report::Phase { phase } => self.phase(ledger, rank, *phase),
             Report::Decline { detail } => self.decline(ledger, rank, detail),
             Report::Stuck { processes } => self.stuck(ledger, rank, processes),
+            Report::Progress { progress } => self.progressed(ledger, rank, progress),
             Report::Finish(finish) => self.finish(ledger, rank, finish),
         }
     }
@@ -112,6 +115,15 @@ impl LiveJob {
         let Some((placed, _)) = self.runs(rank) else { return Err(ReportRefusal::StaleEpoch) };
         self.event(ledger, Some(placed.task_id), EventType::TaskStuck, json!({"processes": processes}));
         self.moved(ledger);
+        Ok(JobState::Running)
+    }
+
+    /// Of a gang rank 0 speaks for all.
+    fn progressed(&mut self, ledger: &mut Ledger, rank: usize, said: &TaskProgress) -> Judged {
+        self.runs(rank).ok_or(ReportRefusal::StaleEpoch)?;
+        if let Some(said) = bounded(said.clone()).filter(|_| rank == 0) {
+            ledger.change(Change::JobProgressed(self.id, Box::new(said)));
+        }
         Ok(JobState::Running)
     }
 

@@ -139,7 +139,7 @@ mod tests {
     use serde_json::json;
 
     use super::item_call;
-    use crate::domain::spec::{ReadOptions, artifacts, read};
+    use crate::domain::spec::{ReadOptions, artifacts, child_artifacts, read};
 
     const ADDRESS: &str =
         "artifact://sha256/0000000000000000000000000000000000000000000000000000000000000001";
@@ -195,8 +195,12 @@ mod tests {
             json!({"workload": {"function": function}, "array": {"items": items}})
         };
         let spec = array(json!([{"payload": ADDRESS, "values": [OTHER]}, {"payload": "gASVBQAAAA=="}]));
-        let spec = read(&spec, "", ReadOptions::default()).unwrap().spec;
-        assert_eq!(artifacts(&spec), [ADDRESS.parse().unwrap(), OTHER.parse().unwrap()]);
+        let mut spec = read(&spec, "", ReadOptions::default()).unwrap().spec;
+        let both = [ADDRESS.parse().unwrap(), OTHER.parse().unwrap()];
+        assert_eq!(artifacts(&spec), both);
+        let items = spec.array.take().unwrap().items.unwrap();
+        assert_eq!(child_artifacts(&spec, items.first()), both);
+        assert_eq!(child_artifacts(&spec, items.get(1)), [], "a child needs no other's");
         let wrong = array(json!([7, {"payload": "*"}, {"payload": ADDRESS, "values": ["x"], "more": 1}]));
         assert_eq!(
             faults(wrong),

@@ -33,6 +33,8 @@ pub struct TaskPlace<'a> {
     pub tmp: &'a Path,
     /// A file that appears when the task should stop, absolute.
     pub stop_file: &'a Path,
+    /// Where the program may say how far it is, absolute.
+    pub progress_file: &'a Path,
     /// Where a function's call lies, absolute.
     pub function: Option<&'a Path>,
     /// Which child of an array it is.
@@ -69,6 +71,7 @@ pub fn environment(
     set("GPULAYER_WORKSPACE", place.workspace.into());
     set("GPULAYER_OUTPUTS", place.workspace.into());
     set("GPULAYER_STOP_FILE", place.stop_file.into());
+    set("GPULAYER_PROGRESS_FILE", place.progress_file.into());
     if let Some(function) = place.function {
         set("GPULAYER_FUNCTION", function.into());
     }

@@ -37,7 +37,7 @@ pub async fn job(
     let id = job_id_in(&path)?;
     Query::none(&request)?;
     let job = state.job(&client, id)?;
-    let of_array = job.progress.is_some() || job.parent.is_some();
+    let of_array = job.is_array() || job.parent.is_some();
     let held = if job.state.ended() { None } else { state.held(id, of_array).await };
     if let Some(Held::Reason(reason)) = &held {
         return Err(Refusal::new(

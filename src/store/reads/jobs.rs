@@ -13,7 +13,7 @@ use crate::domain::change::JobStanding;
 use crate::store::arrays::{live_ranges, range};
 use crate::store::error::StoreError;
 use crate::store::rows::{Beside, JobResultsRow, JobRow, JobStandingRow, job_id, read_job};
-use crate::store::schema::{array_progress, arrays, job_results, job_standings, job_waits, jobs};
+use crate::store::schema::{arrays, job_progress, job_results, job_standings, job_waits, jobs};
 
 /// Which jobs a list shows. The default shows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Reads {
                         .left_join(job_results::table)
                         .left_join(job_waits::table)
                         .left_join(arrays::table.on(arrays::job_id.nullable().eq(jobs::parent)))
-                        .left_join(array_progress::table),
+                        .left_join(job_progress::table),
                 )
                 .filter(job_standings::job_id.eq(id.to_bytes()))
                 .select((
@@ -74,7 +74,7 @@ impl Reads {
                     (
                         job_waits::waits.nullable(),
                         arrays::child_spec.nullable(),
-                        array_progress::progress.nullable(),
+                        job_progress::progress.nullable(),
                     ),
                 ))
                 .first(connection)
@@ -221,13 +221,13 @@ fn load_page(
                 .left_join(job_results::table)
                 .left_join(job_waits::table)
                 .left_join(arrays::table.on(arrays::job_id.nullable().eq(jobs::parent)))
-                .left_join(array_progress::table),
+                .left_join(job_progress::table),
         )
         .select((
             JobRow::as_select(),
             JobStandingRow::as_select(),
             Option::<JobResultsRow>::as_select(),
-            (job_waits::waits.nullable(), arrays::child_spec.nullable(), array_progress::progress.nullable()),
+            (job_waits::waits.nullable(), arrays::child_spec.nullable(), job_progress::progress.nullable()),
         ))
         .limit(limit as i64 + 1)
         .into_boxed::<Sqlite>();
