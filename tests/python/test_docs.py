@@ -21,7 +21,7 @@ def test_every_example_prints_what_the_page_says(home: Path, tmp_path: Path, mon
     monkeypatch.setattr("gpulayer.default._client", None)
     blocks = BLOCK.findall(PAGE)
     assert len(blocks) == PAGE.count("```python") > 5
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "__main__"}
     for code, expected in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

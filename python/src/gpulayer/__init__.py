@@ -9,6 +9,11 @@ truth about how it ended.
     job.result()
     job.outputs.download("out")
 
+    @gl.remote(gpus=1)
+    def train(rate): ...
+
+    losses = list(train.map([0.1, 0.01]))
+
 `docs/SDK.md` is the tour. Every call has a form for asyncio: `await job`, `await job.cancel.aio()`,
 `async for line in job.logs(follow=True)`.
 
@@ -49,13 +54,18 @@ if TYPE_CHECKING:
     from .errors import NotSupportedError as NotSupportedError
     from .errors import NoWorkerFitsError as NoWorkerFitsError
     from .errors import RefusedError as RefusedError
+    from .errors import RemoteError as RemoteError
+    from .errors import RemoteTraceback as RemoteTraceback
     from .errors import ServerError as ServerError
     from .errors import SilentError as SilentError
     from .errors import UnexpectedAnswerError as UnexpectedAnswerError
     from .errors import UnreachableError as UnreachableError
     from .errors import UntrustedError as UntrustedError
     from .errors import WaitTimeoutError as WaitTimeoutError
+    from .function_job import FunctionJob as FunctionJob
+    from .function_spec import function as function
     from .job_handle import Job as Job
+    from .maps import Map as Map
     from .outputs import Outputs as Outputs
     from .records import End as End
     from .records import Event as Event
@@ -70,6 +80,8 @@ if TYPE_CHECKING:
     from .records import Task as Task
     from .records import UndeclaredFile as UndeclaredFile
     from .records import WhoAmI as WhoAmI
+    from .remote_function import RemoteFunction as RemoteFunction
+    from .remote_function import remote as remote
     from .spec import Spec as Spec
     from .spec import command as command
     from .spec import distributed as distributed
@@ -84,12 +96,16 @@ _HOMES = {
     "endpoint": "Endpoint",
     "errors": "AuthenticationError BusyError ConfigurationError ConflictError ConnectionFailedError CutError "
     "DaemonError FileInTheWayError ForbiddenError GPUlayerError InvalidSpecError JobCancelledError JobFailedError "
-    "JobTimedOutError NotFoundError NotSupportedError NoWorkerFitsError RefusedError ServerError SilentError "
-    "UnexpectedAnswerError UnreachableError UntrustedError WaitTimeoutError",
+    "JobTimedOutError NotFoundError NotSupportedError NoWorkerFitsError RefusedError RemoteError RemoteTraceback "
+    "ServerError SilentError UnexpectedAnswerError UnreachableError UntrustedError WaitTimeoutError",
+    "function_job": "FunctionJob",
+    "function_spec": "function",
     "job_handle": "Job",
+    "maps": "Map",
     "outputs": "Outputs",
     "records": "End Event Explanation Fault JobRecord JobWarning LogLine OutputFile PastExplanation ServerStatus Task "
     "UndeclaredFile WhoAmI",
+    "remote_function": "RemoteFunction remote",
     "spec": "Spec command distributed",
     "stream": "Stream",
     "version": "__version__",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, Optional
 
 FORMAT = 1
+#: What the client sent for interpreters that lack it.
+LIBRARY = os.path.join(os.getcwd(), ".gpulayer", "lib")
 #: Pickles of exceptions above it stay here; the client tells of them by type, message and traceback.
 LARGEST_EXCEPTION_BYTES = 1 << 20
 
@@ -235,6 +237,7 @@ def _unpickler() -> "Any":
                         return self._builtin_type
                     if name in self._work.light:
                         return self._work.light[name]
+                    _cloudpickle()
                 return super().find_class(module, name)
 
             def _builtin_type(self, name: str) -> "Any":
@@ -254,6 +257,19 @@ def _unpickler() -> "Any":
 _Unpickler: "Any" = None
 
 
+def _cloudpickle() -> "Any":
+    """The one that was sent along, if it was: what wrote the call reads it, and the one installed here may be older."""
+    if "cloudpickle" not in sys.modules and os.path.isdir(LIBRARY):
+        sys.path.insert(0, LIBRARY)
+        try:
+            import cloudpickle
+        finally:
+            sys.path.remove(LIBRARY)
+    import cloudpickle
+
+    return cloudpickle
+
+
 def _dump(value: "Any", file: "BinaryIO") -> None:
     """Pickles into a file; by cloudpickle only what plain pickle cannot."""
     from _pickle import Pickler
@@ -265,7 +281,7 @@ def _dump(value: "Any", file: "BinaryIO") -> None:
         file.seek(begin)
         file.truncate()
         try:
-            import cloudpickle
+            cloudpickle = _cloudpickle()
         except ImportError:
             raise plain from None
         cloudpickle.dump(value, file, protocol=5)
@@ -416,9 +432,8 @@ def main(folder: str) -> int:
         sys.path[0] = workspace
     else:
         sys.path.insert(0, workspace)
-    library = os.path.join(workspace, ".gpulayer", "lib")
-    if os.path.isdir(library):
-        sys.path.append(library)
+    if os.path.isdir(LIBRARY):
+        sys.path.append(LIBRARY)
     part = os.path.join(folder, "returned.part")
     work = Work(folder)
     try:
@@ -432,6 +447,8 @@ def main(folder: str) -> int:
         told = _told(work, fault)
         import json
 
+        if os.path.exists(part):
+            os.unlink(part)
         part = os.path.join(folder, "raised.part")
         with open(part, "w", encoding="ascii") as out:
             json.dump(told, out)

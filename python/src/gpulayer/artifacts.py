@@ -20,6 +20,9 @@ _PIECE_BYTES = 256 << 10
 _ADDRESS = "artifact://sha256/"
 #: From this size on it is worth a question whether an earlier try has brought a part.
 _WORTH_ASKING_BYTES = 4 << 20
+#: Most addresses of one question.
+_ASKED_AT_ONCE = 10_000
+_SENT_AT_ONCE = 8
 
 Told = Callable[[int], None]
 
@@ -56,6 +59,27 @@ async def send(session: Session, path: str) -> str:
     if asked["missing"]:
         await _upload(session, path, digest, size)
     return address
+
+
+async def send_all(session: Session, files: Mapping[str, tuple[str, int]]) -> None:
+    """Brings files to the server that it lacks: path and size in bytes by digest."""
+    digests, lacking = list(files), []
+    for begin in range(0, len(digests), _ASKED_AT_ONCE):
+        asked = [_ADDRESS + digest for digest in digests[begin : begin + _ASKED_AT_ONCE]]
+        answer = await session.call(routes.MISSING, body={"artifacts": asked})
+        lacking += [hex_of(address) for address in answer["missing"]]
+    lanes = asyncio.Semaphore(_SENT_AT_ONCE)
+
+    async def one(digest: str) -> None:
+        async with lanes:
+            await _upload(session, files[digest][0], digest, files[digest][1])
+
+    sending = [asyncio.ensure_future(one(digest)) for digest in lacking]
+    try:
+        await asyncio.gather(*sending)
+    finally:
+        for each in sending:
+            each.cancel()
 
 
 async def _upload(session: Session, path: str, digest: str, size: int) -> None:

@@ -54,3 +54,44 @@ class both(Generic[S, P, R]):
         if instance is None:
             return self
         return Bound(self._body, instance)
+
+
+class BoundFinished(Generic[P, R]):
+    """A method of one object in both forms, the end of which is carried out by whoever calls."""
+
+    def __init__(self, body: Callable[..., Coroutine[Any, Any, Callable[[], R]]], instance: object) -> None:
+        self._body = body
+        self._instance = instance
+        functools.update_wrapper(self, body)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        from . import background
+
+        return background.run(self._body(self._instance, *args, **kwargs))()
+
+    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same, awaited; on any asyncio loop."""
+        from . import background
+
+        return (await background.join(self._body(self._instance, *args, **kwargs)))()
+
+    def __repr__(self) -> str:
+        return f"<{self._body.__qualname__} of {self._instance!r}>"
+
+
+class finished(Generic[S, P, R]):
+    """As `both`, for a body whose result is called where the method was: what runs the user's own code, such as
+    unpickling, belongs to the user's thread. So does what stands in a plain `def` before the coroutine."""
+
+    def __init__(self, body: Callable[Concatenate[S, P], Coroutine[Any, Any, Callable[[], R]]]) -> None:
+        self._body = body
+        self.__doc__ = body.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...
+    @overload
+    def __get__(self, instance: S, owner: Optional[type] = None) -> BoundFinished[P, R]: ...
+    def __get__(self, instance: Optional[S], owner: Optional[type] = None) -> Union[Self, BoundFinished[P, R]]:
+        if instance is None:
+            return self
+        return BoundFinished(self._body, instance)

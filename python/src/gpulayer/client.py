@@ -10,6 +10,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 from . import background, baggage, copies, routes
 from .both import both
 from .endpoint import Endpoint
+from .function_job import job_of
 from .job_handle import Job
 from .own_daemon import OwnDaemon
 from .records import Explanation, ServerStatus, WhoAmI
@@ -40,6 +41,11 @@ class Client:
         self._finalizer.atexit = False
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is this user's daemon on this machine: paths mean the same there."""
+        return self._own
+
+    @property
     def endpoint(self) -> Endpoint:
         """Where it connects to."""
         return self.session.target.endpoint
@@ -62,14 +68,28 @@ class Client:
         without one a fresh key makes only the retries of this call harmless. `refuse_impossible`: a
         `NoWorkerFitsError` instead of a warning when no worker that is known could ever take it.
         """
+        return await self.submitted(spec, key, refuse_impossible)
+
+    async def submitted(
+        self,
+        spec: AnySpec,
+        key: Optional[str] = None,
+        refuse_impossible: bool = False,
+        headers: Mapping[str, str] = {},
+    ) -> Job:
+        """The body of `submit`, on the background loop."""
         body, more = await self._wire(spec)
-        headers = {**more, **(_REFUSE if refuse_impossible else _STRICT)}
-        return Job(self, await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
+        headers = {**headers, **more, **(_REFUSE if refuse_impossible else _STRICT)}
+        return self.job_of(await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
 
     @both
     async def submit_all(self, specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
         """Submits up to 10,000 jobs at once, all or none; a dependency may be `#0`, the first of them. Faults have
         pointers such as `/jobs/17/…`."""
+        return await self.all_submitted(specs, key)
+
+    async def all_submitted(self, specs: Iterable[AnySpec], key: Optional[str] = None) -> list[Job]:
+        """The body of `submit_all`, on the background loop."""
         wire = [(await self._wire(spec))[0] for spec in specs]
         if not wire:
             return []
@@ -110,14 +130,18 @@ class Client:
             page = _PAGE if limit is None else min(_PAGE, limit - len(found))
             query = {**filters, "limit": page, "cursor": cursor}
             answer = await self.session.call(routes.JOBS, query=query)
-            found += [Job(self, each) for each in answer["items"]]
+            found += [self.job_of(each) for each in answer["items"]]
             cursor = answer.get("next_cursor")
             if cursor is None:
                 break
         return found
 
     async def _found(self, job_id: str) -> Job:
-        return Job(self, await self.session.call(routes.JOB, {"job_id": job_id}))
+        return self.job_of(await self.session.call(routes.JOB, {"job_id": job_id}))
+
+    def job_of(self, raw: Mapping[str, Any]) -> Job:
+        """The handle for a record: a `Job`, a `FunctionJob` or a `Map`."""
+        return job_of(self, raw)
 
     async def _wire(self, spec: AnySpec) -> tuple[dict[str, Any], dict[str, str]]:
         """A spec as it is sent, with what goes along at the server, and headers that say more about it."""

@@ -13,6 +13,7 @@ GPUlayerError
     NotSupportedError NoWorkerFitsError BusyError ServerError
   JobFailedError          a job ended and did not succeed: `job`, `end`
     JobCancelledError JobTimedOutError
+  RemoteError             what a function raised, where it cannot be raised as itself: `type`, `remote_traceback`
   WaitTimeoutError        the job goes on, the waiting is over        (a TimeoutError too)
   FileInTheWayError       a download would overwrite something        (a FileExistsError too)
 """
@@ -195,6 +196,43 @@ class JobCancelledError(JobFailedError):
 
 class JobTimedOutError(JobFailedError):
     """It ran, or waited, longer than it may."""
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that came from a job: where it was raised there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text.rstrip()}\n"""'
+
+
+class RemoteError(GPUlayerError):
+    """A function's failure that cannot be raised here as the exception it was: its type is not to be had here, or
+    would end more than a call (`SystemExit`); or the call could not be read, or its value not be sent.
+
+    `type` is its dotted name, `message` what it said, `stage` where: `load`, `call`, `return`, or `here` when the value
+    cannot be read on this side; `advice` what to do about it, `remote_traceback` as Python printed it there.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        type: str = "",
+        message: str = "",
+        stage: str = "call",
+        advice: Optional[str] = None,
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(f"{text}\n  try: {advice}" if advice else text)
+        self.type = type
+        self.message = message
+        self.stage = stage
+        self.advice = advice
+        self.remote_traceback = remote_traceback
 
 
 class WaitTimeoutError(GPUlayerError, TimeoutError):

@@ -29,6 +29,7 @@ _POLL_S = 30.0
 _PAGE = 500
 #: How much of a failed job's log its error shows, in lines.
 _TAIL = 10
+_UNKNOWN = End(reason="unknown", owner="platform")
 
 
 class Job:
@@ -149,11 +150,14 @@ class Job:
 
     async def _result(self, timeout: Optional[float], progress: Optional[bool]) -> End:
         await self._wait(timeout, progress)
-        end = self.record.end or End(reason="unknown", owner="platform")
         if self.succeeded:
-            return end
+            return self.record.end or _UNKNOWN
+        raise self.failure(await self._tail())
+
+    def failure(self, tail: tuple[str, ...]) -> JobFailedError:
+        """The error for a job that ended and did not succeed, with the last lines of its log."""
         kind = {"cancelled": JobCancelledError, "timed_out": JobTimedOutError}.get(self.state, JobFailedError)
-        raise kind(self, end, await self._tail())
+        return kind(self, self.record.end or _UNKNOWN, tail)
 
     async def _tail(self) -> tuple[str, ...]:
         try:
@@ -231,7 +235,7 @@ class Job:
     async def retry(self, *, failed: bool = False, key: Optional[str] = None) -> Job:
         """A new job with the same spec, of one that has ended. `failed`: of an array only what did not succeed."""
         body = {"failed": True} if failed else {}
-        return Job(self.client, await self._call(routes.RETRY, body=body, key=key))
+        return self.client.job_of(await self._call(routes.RETRY, body=body, key=key))
 
     @both
     async def fetch(
@@ -281,6 +285,10 @@ class Job:
         return type(self), (self.client, self.raw)
 
     def _repr_html_(self) -> str:
+        return tables.named(self.rows())
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What a notebook shows of it: names and texts."""
         end = self.end
         rows = [("job", f"{self.name or ''} {self.id}"), ("state", self.state), ("why", self.why)]
         if self.record.worker:
@@ -291,4 +299,4 @@ class Job:
             rows.append(("peak memory", shown_size(end.peak_memory_bytes)))
         rows += [("output", f"{file.path} ({shown_size(file.size_bytes)})") for file in self.record.outputs[:20]]
         rows += [("warning", f"{warning.pointer} {warning.detail}") for warning in self.record.warnings[:20]]
-        return tables.named(rows)
+        return rows

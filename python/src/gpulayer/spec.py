@@ -7,6 +7,7 @@ Nothing is checked here that the server checks too: it names all faults at once,
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Sequence, Union
 
@@ -190,13 +191,26 @@ def _in_numbers(key: str, value: Any) -> Any:
 
 def with_recorded(fields: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """With the variables of this process that make a program find its environment, unless they are given."""
-    if not isinstance(fields.get("workload"), Mapping) or "command" not in fields["workload"]:
+    workload = fields.get("workload")
+    if not isinstance(workload, Mapping) or not ("command" in workload or "function" in workload):
         return fields
     env = fields.get("env") or {}
     if not isinstance(env, Mapping):
         return fields
     recorded = {name: environ[name] for name in RECORDED if environ.get(name)}
+    if "function" in workload:
+        recorded.update(_own_python(environ))
     return {**fields, "env": {**recorded, **env}}
+
+
+def _own_python(environ: Mapping[str, str]) -> dict[str, str]:
+    """What makes this interpreter the `python3` of a job, also where nobody activated its environment."""
+    folder = os.path.dirname(os.path.abspath(sys.executable or ""))
+    same = os.path.realpath(os.path.join(folder, "python3")) == os.path.realpath(sys.executable or "")
+    if not sys.executable or not same:
+        return {}
+    found = {"PATH": os.pathsep.join(dict.fromkeys([folder, *environ.get("PATH", "").split(os.pathsep)]))}
+    return {**found, "VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else found
 
 
 def _merged(fields: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

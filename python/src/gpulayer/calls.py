@@ -1,0 +1,184 @@
+"""Calls of functions as they travel: docs/CONTRACT.md, "Functions". What is small goes in the job's spec, what is large as
+artifacts by digest, each sent once."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+from collections import ChainMap
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, BinaryIO, Callable, Mapping, Optional, Sequence, Union
+
+import cloudpickle
+
+from .errors import ConfigurationError
+
+#: The version of the payload's shape.
+FORMAT = 1
+#: Pickled arguments above it go as artifacts of their own.
+VALUE_BYTES = 64 << 10
+#: Payloads above it go as artifacts: they stand in each record of the job.
+INLINE_BYTES = 8 << 10
+#: Whose pickles need nothing but pickle.
+_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
+
+Value = Union[bytes, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a function."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] = field(default_factory=lambda: {})
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Bytes to be stored on the server, in a file."""
+
+    hex: str
+    path: str
+    size_bytes: int
+
+    @property
+    def address(self) -> str:
+        """As specs name it."""
+        return f"artifact://sha256/{self.hex}"
+
+
+class Packing:
+    """Pickles what one submission sends. What is large lies in temporary files until `close`."""
+
+    def __init__(self) -> None:
+        self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
+        self._files = 0
+        #: Folders of the source in which modules are searched, beside its top.
+        self.paths: list[str] = []
+        #: What has to be at the server before the job is submitted, by digest.
+        self.parcels: dict[str, Parcel] = {}
+        # The objects are kept, so that no other gets the same id.
+        self._large: dict[int, tuple[Any, Value]] = {}
+
+    def close(self) -> None:
+        """Removes the files."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def value(self, given: Any, what: Callable[[], str]) -> Value:
+        """A value's pickle, or of a large one the name of its artifact; one object is pickled once. `what` says in an
+        error which value it is."""
+        if type(given) in _PLAIN and not (isinstance(given, (str, bytes)) and len(given) > VALUE_BYTES):
+            return pickle.dumps(given, 5)
+        known = self._large.get(id(given))
+        if known is not None:
+            return known[1]
+        spool = _Spool(self)
+        try:
+            _Pickler(spool, protocol=5).dump(given)
+        except Exception as fault:
+            spool.close()
+            raise ConfigurationError(
+                f"{what()} cannot be sent: {type(fault).__name__}: {fault}. Send what it is made from, such as a path or "
+                "a number, and make it there"
+            ) from fault
+        parcel = spool.finished()
+        if parcel is None:
+            return bytes(spool.held)
+        self.parcels[parcel.hex] = parcel
+        self._large[id(given)] = (given, {"value": parcel.hex})
+        return {"value": parcel.hex}
+
+    def payload(self, fields: Mapping[str, Any], inline_bytes: int = INLINE_BYTES) -> str:
+        """A payload's text as a spec has it: base64, or the address of the artifact that it goes as."""
+        data = pickle.dumps(
+            {"format": FORMAT, "python": list(sys.version_info[:3]), "cloudpickle": cloudpickle.__version__, **fields},
+            4,
+        )
+        if len(data) <= inline_bytes:
+            return base64.b64encode(data).decode("ascii")
+        spool = _Spool(self, 0)
+        spool.write(data)
+        parcel = spool.finished()
+        assert parcel is not None
+        self.parcels[parcel.hex] = parcel
+        return parcel.address
+
+    def open_file(self) -> BinaryIO:
+        """A fresh file, gone with `close`. Its `name` is its path."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="gpulayer-call-")
+        self._files += 1
+        return open(os.path.join(self._folder.name, str(self._files)), "xb")
+
+
+class _Spool:
+    """What a pickler writes to: held in memory, from `most_bytes` on in a file. Knows the digest."""
+
+    def __init__(self, packing: Packing, most_bytes: int = VALUE_BYTES) -> None:
+        self._packing = packing
+        self._most_bytes = most_bytes
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+        self.held = bytearray()
+        self._file: Optional[BinaryIO] = None
+
+    def write(self, data: Any) -> int:
+        piece = memoryview(data)
+        self._hash.update(piece)
+        self._size_bytes += piece.nbytes
+        if self._file is None and self._size_bytes > self._most_bytes:
+            self._file = self._packing.open_file()
+            self._file.write(self.held)
+            self.held = bytearray()
+        if self._file is None:
+            self.held += piece
+        else:
+            self._file.write(piece)
+        return piece.nbytes
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def finished(self) -> Optional[Parcel]:
+        """The file that it became; `None` = what was written is held."""
+        if self._file is None:
+            return None
+        self._file.close()
+        return Parcel(self._hash.hexdigest(), self._file.name, self._size_bytes)
+
+
+def _code_with_its_file(code: CodeType) -> Any:
+    # cloudpickle writes `<dynamic-code>` for the file: a traceback could not say where.
+    reduced: Any = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    make, arguments = reduced
+    return make, tuple(code.co_filename if each == "<dynamic-code>" else each for each in arguments)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    _others: Any = cloudpickle.Pickler.dispatch_table
+    dispatch_table = ChainMap({CodeType: _code_with_its_file}, _others)
+
+
+def packed_calls(packing: Packing, calls: Sequence[Call], name: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Calls as a payload has them, and the addresses of what they name."""
+    packed: list[dict[str, Any]] = []
+    named: dict[str, None] = {}
+    for call in calls:
+        args = [
+            packing.value(each, lambda at=at: f"argument {at} of {name}")  # type: ignore[misc]
+            for at, each in enumerate(call.args, 1)
+        ]
+        kwargs = {
+            key: packing.value(each, lambda key=key: f"the argument `{key}` of {name}")  # type: ignore[misc]
+            for key, each in call.kwargs.items()
+        }
+        packed.append({"args": args, "kwargs": kwargs})
+        named.update((each["value"], None) for each in (*args, *kwargs.values()) if isinstance(each, dict))
+    return packed, [packing.parcels[each].address for each in named]

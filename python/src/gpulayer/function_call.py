@@ -1,0 +1,255 @@
+"""Makes jobs of calls: pickles in the thread of whoever calls, sends and submits on the background loop."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Optional, cast
+
+import cloudpickle
+
+from . import artifacts, folders, library, source
+from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
+from .client import Client
+from .default import default_client
+from .errors import ConfigurationError, RefusedError
+from .function_job import CALLS_LABEL, FunctionJob
+from .maps import Map
+from .remote_function import RemoteFunction
+from .results import Outcome
+from .spec import Spec, command, is_address
+
+if TYPE_CHECKING:
+    from .job_handle import Job
+
+#: A map becomes so many jobs, unless told otherwise.
+_JOBS = 1000
+#: What all items of a map take together in its spec; what is above goes as artifacts.
+_ITEMS_BYTES, _LEAST_INLINE_BYTES = 8 << 20, 512
+#: The body of a submission may have 1 MiB, that of a batch 64 MiB.
+_SINGLE_BYTES = 600_000
+#: For how long it is believed that the server still has what it was sent: it keeps it for a day.
+_BELIEVED_S = 3600.0
+#: Words that are not about the job.
+_APART = ("client", "key", "source")
+_FORBIDDEN = {
+    "argv": "a remote function is what runs",
+    "shell": "a remote function is what runs",
+    "cwd": "functions run in the workspace",
+    "array": "map() makes the array",
+}
+
+#: What was sent where: the time by endpoint and digest.
+_sent: dict[tuple[str, str], float] = {}
+#: Bundles of projects: what they looked like and their address, by endpoint and folder.
+_bundles: dict[tuple[str, str], tuple[object, folders.Bundle, float]] = {}
+
+
+def template(words: Mapping[str, Any]) -> Spec:
+    """The spec of a function's jobs without the call."""
+    for name, why in _FORBIDDEN.items():
+        if name in words:
+            raise ConfigurationError(f"`{name}` is no word of a remote function: {why}")
+    return command(["-"], **{name: word for name, word in words.items() if name not in _APART})
+
+
+def one(function: RemoteFunction[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
+    """One call."""
+    return Submission(function, lambda packing: _spec_of_one(function, packing, Call(args, kwargs)))
+
+
+def many(
+    function: RemoteFunction[..., Any],
+    arguments: Iterable[Iterable[Any]],
+    kwargs: Mapping[str, Any],
+    concurrency: Optional[int],
+    chunksize: Optional[int],
+) -> Submission:
+    """Many calls as one array."""
+    calls = [Call(tuple(each), kwargs) for each in arguments]
+    for name, given in (("concurrency", concurrency), ("chunksize", chunksize)):
+        if given is not None and given < 1:
+            raise ConfigurationError(f"{name}={given} is too small: at least 1")
+    if not calls:
+        return Submission(function, None)
+    size = chunksize or math.ceil(len(calls) / _JOBS)
+    return Submission(function, lambda packing: _spec_of_many(function, packing, calls, size, concurrency))
+
+
+def _spec_of_one(function: RemoteFunction[..., Any], packing: Packing, call: Call) -> Mapping[str, Any]:
+    name = _name(function)
+    packed, named = packed_calls(packing, [call], name)
+    entrypoint, value = _function(function.function, packing, name)
+    fields = {"function": value, "calls": packed, "many": False, "paths": packing.paths}
+    return {"workload": _workload(packing, entrypoint, value, fields, named)}
+
+
+def _spec_of_many(
+    function: RemoteFunction[..., Any], packing: Packing, calls: list[Call], size: int, concurrency: Optional[int]
+) -> Mapping[str, Any]:
+    name = _name(function)
+    entrypoint, value = _function(function.function, packing, name)
+    chunks = [calls[begin : begin + size] for begin in range(0, len(calls), size)]
+    inline_bytes = max(min(INLINE_BYTES, _ITEMS_BYTES // len(chunks)), _LEAST_INLINE_BYTES)
+    items = []
+    for chunk in chunks:
+        packed, named = packed_calls(packing, chunk, name)
+        payload = packing.payload({"function": None, "calls": packed, "many": size > 1}, inline_bytes)
+        items.append({"payload": payload, **({"values": named} if named else {})})
+    array: dict[str, Any] = {"items": items}
+    if concurrency is not None:
+        array["max_running"] = concurrency
+    fields = {"function": value, "calls": [], "many": size > 1, "paths": packing.paths}
+    spec = {"workload": _workload(packing, entrypoint, value, fields, []), "array": array}
+    labels = {CALLS_LABEL: f"{len(calls)}/{size}"} if size > 1 else {}
+    return {**spec, "labels": labels} if labels else spec
+
+
+def _workload(
+    packing: Packing, entrypoint: Optional[str], value: Optional[Value], fields: Mapping[str, Any], named: list[str]
+) -> dict[str, Any]:
+    call: dict[str, Any] = {"serializer": "cloudpickle", "payload": packing.payload(fields)}
+    if entrypoint is not None:
+        call["entrypoint"] = entrypoint
+    values = list(named)
+    if isinstance(value, dict):
+        values.append(packing.parcels[value["value"]].address)
+    if values:
+        call["values"] = list(dict.fromkeys(values))
+    return {"function": call}
+
+
+def _name(function: RemoteFunction[..., Any]) -> str:
+    return str(getattr(function.function, "__name__", None) or type(function.function).__name__)
+
+
+def _function(function: Callable[..., Any], packing: Packing, name: str) -> tuple[Optional[str], Optional[Value]]:
+    """Where a module has it, or else its pickle."""
+    entrypoint = _entrypoint(function)
+    if entrypoint is not None:
+        return entrypoint, None
+    return None, packing.value(function, lambda: f"the function {name}")
+
+
+def _entrypoint(function: Callable[..., Any]) -> Optional[str]:
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(path, str) or module == "__main__":
+        return None
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    if any(module == each or module.startswith(f"{each}.") for each in by_value):
+        return None
+    place: Any = sys.modules.get(module)
+    if getattr(place, "__spec__", None) is None:
+        return None
+    for part in path.split("."):
+        place = getattr(place, part, None)
+    found = place.function if isinstance(place, RemoteFunction) else place
+    return f"{module}:{path}" if found is function else None
+
+
+class Submission:
+    """What is to be sent, ready. Its methods are for the background loop, one of them once."""
+
+    def __init__(
+        self, function: RemoteFunction[..., Any], make: Optional[Callable[[Packing], Mapping[str, Any]]]
+    ) -> None:
+        words = function.words
+        self._client = cast(Client, words.get("client") or default_client())
+        self._key: Optional[str] = words.get("key")
+        self._packing = Packing()
+        self._source: Optional[source.Source] = None
+        self._spec: Optional[Spec] = None
+        if make is None:
+            return
+        spec = template({"name": _name(function)[:255], **words})
+        given = words.get("source", "auto")
+        if is_address(given):
+            spec = spec | {"source": given}
+        else:
+            self._source = source.found(str(given))
+        self._packing.paths = [] if self._source is None else list(self._source.paths)
+        try:
+            made = make(self._packing)
+        except BaseException:
+            self._packing.close()
+            raise
+        labels = {**spec.fields.get("labels", {}), **made.get("labels", {})}
+        self._spec = spec | {**made, **({"labels": labels} if labels else {})}
+
+    async def run(self) -> Outcome:
+        """Submits, waits, and has the outcome."""
+        job = cast("FunctionJob[Any]", await self._submitted())
+        return await job.outcome()
+
+    async def submit(self) -> FunctionJob[Any]:
+        """Submits one call."""
+        return cast("FunctionJob[Any]", await self._submitted())
+
+    async def map(self, ordered: bool, return_exceptions: bool) -> Map[Any]:
+        """Submits many."""
+        if self._spec is None:
+            return Map.empty(self._client)
+        found = cast("Map[Any]", await self._submitted())
+        found.ordered, found.return_exceptions = ordered, return_exceptions
+        return found
+
+    async def _submitted(self) -> Job:
+        try:
+            try:
+                return await self._tried()
+            except RefusedError as refused:
+                if not any(fault.code == "missing_artifact" for fault in refused.errors):
+                    raise
+            # It was sent long ago, and the server has removed it meanwhile.
+            for memory in (_sent, _bundles):
+                for key in [each for each in memory if each[0] == str(self._client.endpoint)]:
+                    memory.pop(key)
+            return await self._tried()
+        finally:
+            self._packing.close()
+
+    async def _tried(self) -> Job:
+        assert self._spec is not None
+        spec = self._spec
+        bundle = None if self._source is None else await self._bundle(self._source)
+        if bundle is not None:
+            spec = spec | {"source": bundle.address}
+        parcels = dict(self._packing.parcels)
+        if not (self._client.is_own and library.is_installed()):
+            place = self._library(parcels)
+            spec = spec | {"inputs": [*spec.fields.get("inputs", ()), place]}
+        await self._send(parcels)
+        items = spec.fields.get("array", {}).get("items", ())
+        if sum(len(item["payload"]) + 100 for item in items) < _SINGLE_BYTES:
+            return await self._client.submitted(spec, self._key, headers={} if bundle is None else bundle.headers)
+        return (await self._client.all_submitted([spec], self._key))[0]
+
+    def _library(self, parcels: dict[str, Parcel]) -> dict[str, Any]:
+        digest, data = library.bundle(self._source is not None)
+        if not self._is_believed(digest):
+            with self._packing.open_file() as file:
+                file.write(data)
+            parcels[digest] = Parcel(digest, file.name, len(data))
+        return {"artifact": f"artifact://sha256/{digest}", "path": library.PLACE, "unpack": True}
+
+    async def _bundle(self, project: source.Source) -> folders.Bundle:
+        key = (str(self._client.endpoint), str(project.root))
+        known = _bundles.get(key)
+        if known is not None and known[0] == project.seen and time.monotonic() - known[2] < _BELIEVED_S:
+            return known[1]
+        made = await folders.send(self._client.session, str(project.root))
+        _bundles[key] = (project.seen, made, time.monotonic())
+        return made
+
+    def _is_believed(self, digest: str) -> bool:
+        sent = _sent.get((str(self._client.endpoint), digest))
+        return sent is not None and time.monotonic() - sent < _BELIEVED_S
+
+    async def _send(self, parcels: Mapping[str, Parcel]) -> None:
+        if not parcels:
+            return
+        files = {digest: (parcel.path, parcel.size_bytes) for digest, parcel in parcels.items()}
+        await artifacts.send_all(self._client.session, files)
+        now = time.monotonic()
+        _sent.update({(str(self._client.endpoint), digest): now for digest in files})

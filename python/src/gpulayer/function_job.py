@@ -1,0 +1,90 @@
+"""A job that is a call of a function: its result is what the function returned, or raised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, Mapping, Optional, TypeVar
+
+from .both import finished
+from .job_handle import Job
+from .results import Outcome, fetched, outcome, outcomes
+
+if TYPE_CHECKING:
+    from .client import Client
+
+R = TypeVar("R")
+#: Marks an array whose children make several calls each: how many in all, and how many each.
+CALLS_LABEL = "gpulayer.calls"
+
+
+class FunctionJob(Job, Generic[R]):
+    """A call of a function. All of `Job`; `result()` and `await` give the function's value."""
+
+    @finished
+    async def result(  # type: ignore[override]
+        self, timeout: Optional[float] = None, *, progress: Optional[bool] = None
+    ) -> Callable[[], R]:
+        """Waits, and gives what the function returned; raises what it raised, as itself, with where it was raised as
+        its cause. A job that ended otherwise is a `JobFailedError`. `timeout` in seconds: `WaitTimeoutError`, and the
+        job goes on."""
+        return await self.outcome(timeout, progress)
+
+    def __await__(self) -> Generator[Any, None, R]:  # type: ignore[override]
+        return self.result.aio(progress=False).__await__()
+
+    async def outcome(self, timeout: Optional[float] = None, progress: Optional[bool] = None) -> Outcome:
+        """The body of `result`, on the background loop."""
+        await self._wait(timeout, progress)
+        if self.has_result:
+            found = await fetched(self.client.session, self)
+            if _calls_each(self.record.labels) > 1:
+                several = await outcomes(found, self, 1)
+                return lambda: [each() for each in several]
+            return outcome(found, self)
+        if self.succeeded:
+            # Says what is wrong with it.
+            await fetched(self.client.session, self)
+        end = await self._result(timeout, progress)
+        return lambda: end
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the function returned or raised; else the job ended in another way, or has not yet."""
+        return self.has_raised or (self.succeeded and isinstance(self.record.result, Mapping))
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether it ended with an exception of the function, or of its call."""
+        result = self.record.result
+        return self.ended and isinstance(result, Mapping) and bool(result.get("raised", False))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As of any job, and what was raised."""
+        told = self.record.result.get("inline") if self.has_raised else None
+        raised = [("raised", f"{told.get('type')}: {told.get('message')}")] if isinstance(told, Mapping) else []
+        return super().rows() + raised
+
+
+def _calls_each(labels: Mapping[str, str]) -> int:
+    """How many calls one job of a map makes."""
+    return calls_of(labels, 1)[1]
+
+
+def calls_of(labels: Mapping[str, str], children: int) -> tuple[int, int]:
+    """How many calls a map makes in all, and how many each of its jobs."""
+    text = labels.get(CALLS_LABEL, "")
+    total, _, each = text.partition("/")
+    if total.isdigit() and each.isdigit() and int(each) > 0:
+        return int(total), int(each)
+    return children, 1
+
+
+def job_of(client: Client, raw: Mapping[str, Any]) -> Job:
+    """The handle for a record, by what it is: a command's, a function's, a map of a function."""
+    spec = raw.get("spec") or {}
+    if "function" not in (spec.get("workload") or {}):
+        return Job(client, raw)
+    if spec.get("array"):
+        from .maps import Map
+
+        return Map(client, raw)
+    return FunctionJob(client, raw)

@@ -1,0 +1,56 @@
+"""What a function's interpreter may lack: cloudpickle, and this package for modules that import it. Sent as a bundle
+into the workspace's `.gpulayer/lib`, which comes last in the module path: what the interpreter has goes first."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import marshal
+import os
+import sysconfig
+import tarfile
+from pathlib import Path
+from typing import Iterator
+
+import cloudpickle
+
+#: Where in the workspace it lies.
+PLACE = ".gpulayer/lib"
+#: The version of marshal's format in which the same code has the same bytes.
+_WITHOUT_REFERENCES = 2
+
+
+def is_installed() -> bool:
+    """Whether this interpreter finds both by itself, wherever it is started."""
+    site = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")]
+    return all(os.path.realpath(file).startswith(tuple(site)) for file in (cloudpickle.__file__, __file__))
+
+
+@functools.lru_cache(maxsize=None)
+def bundle(with_gpulayer: bool) -> tuple[str, bytes]:
+    """The bundle and its digest in hex. The same versions give the same bytes."""
+    files = dict(_sources("cloudpickle", Path(cloudpickle.__file__).parent))
+    # Compiled, as each job would have to do it anew; an interpreter of another version compiles its own.
+    for name in list(files):
+        code = compile(files[name], name, "exec", dont_inherit=True, optimize=0)
+        header = importlib.util.MAGIC_NUMBER + b"\x01\0\0\0" + importlib.util.source_hash(files[name])
+        compiled = importlib.util.cache_from_source(name, optimization="")
+        files[compiled] = header + marshal.dumps(code, _WITHOUT_REFERENCES)
+    if with_gpulayer:
+        files.update(_sources("gpulayer", Path(__file__).parent))
+    whole = b"".join(_entry(name, files[name]) for name in sorted(files)) + bytes(2 * tarfile.BLOCKSIZE)
+    return hashlib.sha256(whole).hexdigest(), whole
+
+
+def _sources(package: str, folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.glob("*.py")):
+        yield f"{package}/{path.name}", path.read_bytes()
+
+
+def _entry(name: str, data: bytes) -> bytes:
+    """One file of the tar, without time and owner (docs/CONTRACT.md, "Artifacts")."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    padding = bytes(-len(data) % tarfile.BLOCKSIZE)
+    return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict") + data + padding

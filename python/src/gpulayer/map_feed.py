@@ -1,0 +1,201 @@
+"""Brings the outcomes of a map while it runs: the children once by pages, then those that end as the server's feed tells
+of them, many with one call. Never a call for each child, except for a value that is an artifact of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Mapping, Optional
+
+from . import routes
+from .errors import WaitTimeoutError
+from .event_stream import Follower
+from .function_job import FunctionJob, calls_of
+from .results import Outcome, fetched, outcomes
+from .terminal import Line
+
+if TYPE_CHECKING:
+    from .maps import Map
+
+_PAGE = 500
+#: Children that stand this near to each other are asked for together, those in between too.
+_NEAR = 8
+#: While more than so many have not ended, those that end within a moment are told together.
+_MANY, _GATHER_S = 16, 0.01
+#: So many values that are artifacts are brought at once, and together no more than so large, one aside.
+_AT_ONCE, _AT_ONCE_BYTES = 8, 64 << 20
+
+Indexed = tuple[int, Outcome]
+
+
+class MapFeed:
+    """The `Batches` of a map: places of arguments with their outcomes."""
+
+    def __init__(self, map: Map[Any], ordered: bool, timeout: Optional[float], progress: Optional[bool]) -> None:
+        self._map = map
+        self._session = map.client.session
+        self._ordered = ordered
+        self._timeout = timeout
+        self._deadline: Optional[float] = None
+        self._line = Line(progress)
+        self._events: Optional[Follower[Mapping[str, Any]]] = None
+        #: The children's ids in the order of their indices.
+        self._ids: list[str] = []
+        self._place: dict[str, int] = {}
+        #: Places that have not ended, as far as is known here.
+        self._open: set[int] = set()
+        #: Those that ended and were not handed out, by place, and their places as they came.
+        self._ended: dict[int, FunctionJob[Any]] = {}
+        self._order: deque[int] = deque()
+        self._next = 0
+
+    async def next(self) -> Optional[list[Indexed]]:
+        """Outcomes that have come; `None` after the last."""
+        if not self._map.id:
+            return None
+        if self._deadline is None:
+            self._deadline = time.monotonic() + (self._timeout if self._timeout is not None else float("inf"))
+            await self._begin()
+        try:
+            while True:
+                taken = self._taken()
+                if taken:
+                    return await self._outcomes(taken)
+                if not self._open:
+                    await self.close()
+                    return None
+                await self._more()
+        finally:
+            self._line.clear()
+
+    # What has come.
+
+    def _taken(self) -> list[FunctionJob[Any]]:
+        """The next children to hand out: several, if their values are here or small."""
+        taken: list[FunctionJob[Any]] = []
+        size_bytes = artifacts = 0
+        while True:
+            place = self._next if self._ordered else (self._order[0] if self._order else -1)
+            child = self._ended.get(place)
+            if child is None:
+                return taken
+            result = child.record.result
+            if isinstance(result, Mapping) and "artifact" in result:
+                size_bytes += int(result.get("size_bytes", 0))
+                artifacts += 1
+                if taken and (artifacts > _AT_ONCE or size_bytes > _AT_ONCE_BYTES):
+                    return taken
+            taken.append(self._ended.pop(place))
+            self._next += 1
+            if self._order:
+                self._order.popleft()
+
+    async def _outcomes(self, children: list[FunctionJob[Any]]) -> list[Indexed]:
+        each = await asyncio.gather(*(self._of_child(child) for child in children))
+        return [pair for pairs in each for pair in pairs]
+
+    async def _of_child(self, child: FunctionJob[Any]) -> list[Indexed]:
+        total, each = calls_of(self._map.record.labels, len(self._ids))
+        first = (child.record.array_index or 0) * each
+        if each == 1:
+            return [(first, await child.outcome(progress=False))] if child.has_result else [(first, _failure(child))]
+        calls = max(min(each, total - first), 1)
+        if not child.has_result:
+            return [(first + at, _failure(child)) for at in range(calls)]
+        found = await outcomes(await fetched(self._session, child), child, calls)
+        return [(first + at, one) for at, one in enumerate(found)]
+
+    # What is to come.
+
+    async def _begin(self) -> None:
+        after = await self._position(self._map.id)
+        children = await self._map.client.listed(parent=self._map.id)
+        children.sort(key=lambda job: job.record.array_index or 0)
+        self._ids = [job.id for job in children]
+        self._place = {job_id: place for place, job_id in enumerate(self._ids)}
+        self._open = set(range(len(children)))
+        for place, job in enumerate(children):
+            self._arrived(place, job)
+        if not self._open:
+            return
+        # Of a map that has run for long: from the newest end on that was seen, and not from the beginning.
+        newest = max((job for job in children if job.ended), key=lambda job: str(job.record.ended_at), default=None)
+        if newest is not None:
+            after = max(after, await self._position(newest.id))
+        self._events = Follower(self._session, routes.FEED, {}, {}, after, "event", lambda event: event)
+
+    async def _position(self, job_id: str) -> int:
+        """Where in the server's feed the newest event of a job is."""
+        answer = await self._session.call(routes.EVENTS, {"job_id": job_id}, {"limit": _PAGE})
+        return max((int(event["position"]) for event in answer["items"]), default=0)
+
+    def _arrived(self, place: int, job: Any) -> None:
+        if place in self._open and job.ended and isinstance(job, FunctionJob):
+            self._open.discard(place)
+            self._ended[place] = job
+            if not self._ordered:
+                self._order.append(place)
+
+    async def _more(self) -> None:
+        """Waits until further children have ended, and has their records."""
+        assert self._events is not None and self._deadline is not None
+        done, all_of_them = len(self._ids) - len(self._open), len(self._ids)
+        self._line.show(f"{self._map} {done} of {all_of_them} done", done / all_of_them)
+        left = self._deadline - time.monotonic()
+        try:
+            batch = await asyncio.wait_for(self._events.next(), None if left == float("inf") else max(left, 0))
+        except asyncio.TimeoutError:
+            raise WaitTimeoutError(
+                f"map {self._map} has not ended within {self._timeout:g} s: {len(self._open)} of {len(self._ids)} "
+                "jobs have not ended"
+            ) from None
+        if len(self._open) > _MANY:
+            # Others end at the same time, and are asked for with the same call.
+            await asyncio.sleep(_GATHER_S)
+        ended = {
+            self._place[event["job_id"]]
+            for event in batch or ()
+            if event["type"] == "job_ended" and event["job_id"] in self._place
+        }
+        for low, high in _runs(sorted(ended & self._open)):
+            for job in await self._listed(low, high):
+                self._arrived(self._place.get(job.id, -1), job)
+
+    async def _listed(self, low: int, high: int) -> list[Any]:
+        """The children from one place to another, both included."""
+        cursor = self._ids[high + 1] if high + 1 < len(self._ids) else None
+        query = {"parent": self._map.id, "limit": high - low + 1, "cursor": cursor}
+        patience = self._session.patience(following=True)
+        answer = await self._session.call(routes.JOBS, query=query, patience=patience)
+        return [self._map.client.job_of(each) for each in answer["items"]]
+
+    async def close(self) -> None:
+        """Lets go of the connection."""
+        if self._events is not None:
+            await self._events.close()
+
+    def close_soon(self) -> None:
+        """The same from any thread, without waiting."""
+        if self._events is not None:
+            self._events.close_soon()
+
+
+def _runs(places: list[int]) -> list[tuple[int, int]]:
+    """Ranges that hold all places, each asked for with one call."""
+    runs: list[tuple[int, int]] = []
+    for place in places:
+        if runs and place - runs[-1][1] <= _NEAR and place - runs[-1][0] < _PAGE:
+            runs[-1] = (runs[-1][0], place)
+        else:
+            runs.append((place, place))
+    return runs
+
+
+def _failure(child: FunctionJob[Any]) -> Outcome:
+    """Of a job that ended without an outcome of its function."""
+
+    def take() -> Any:
+        raise child.failure(())
+
+    return take

@@ -1,0 +1,235 @@
+"""A map: one function called for many arguments, as one array job that goes on without its client."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, Mapping, Optional, TypeVar, cast
+
+from .function_job import calls_of
+from .job_handle import Job
+from .map_feed import MapFeed
+from .results import Outcome
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from .client import Client
+
+R = TypeVar("R")
+Indexed = tuple[int, Outcome]
+
+
+class Map(Job, Generic[R]):
+    """A function's calls for many arguments. All of `Job`; iterating gives the values, for `for` and `async for`:
+
+        for value in f.map(range(100)): ...
+
+    It is a job of its own on the server: `gl.attach(map.id)` has its values from any process, also after the client,
+    the server or a worker was killed in the middle.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        raw: Mapping[str, Any],
+        ordered: bool = True,
+        return_exceptions: bool = False,
+    ) -> None:
+        super().__init__(client, raw)
+        #: Whether iterating gives the values in the order of the arguments, or else as they come.
+        self.ordered = ordered
+        #: Whether iterating gives exceptions as values, or else raises them.
+        self.return_exceptions = return_exceptions
+
+    @classmethod
+    def empty(cls, client: Client) -> Map[Any]:
+        """The map over nothing, which is no job: it has succeeded, and its id is empty."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        none = {"id": "", "project": "", "submitted_by": "", "state": "succeeded", "attempt": 1, "submitted_at": now}
+        return cls(client, {**none, "spec": {}})
+
+    def __len__(self) -> int:
+        """How many calls it makes."""
+        return calls_of(self.record.labels, self._children)[0] if self.id else 0
+
+    @property
+    def _children(self) -> int:
+        array = self.record.spec.get("array") or {}
+        for key in ("indices", "items"):
+            if array.get(key) is not None:
+                return len(array[key])
+        return int(array.get("count") or 0)
+
+    def results(
+        self,
+        *,
+        ordered: Optional[bool] = None,
+        return_exceptions: Optional[bool] = None,
+        timeout: Optional[float] = None,
+        progress: Optional[bool] = None,
+    ) -> Values[R]:
+        """Its values, in the order of the arguments or as they come. A call that raised raises here when its turn comes,
+        and the next step goes on with the one after it; with `return_exceptions` it gives the exception. `timeout` in
+        seconds for all of them: `WaitTimeoutError`, and the map goes on. `progress`: a line that says how many are
+        there, by default on a terminal."""
+        in_order = self.ordered if ordered is None else ordered
+        kept = self.return_exceptions if return_exceptions is None else return_exceptions
+        return Values(self, self._feed(in_order, timeout, progress), kept)
+
+    def as_completed(
+        self, *, return_exceptions: Optional[bool] = None, timeout: Optional[float] = None
+    ) -> Completed[R]:
+        """Pairs of an argument's place and its value, as they come."""
+        kept = self.return_exceptions if return_exceptions is None else return_exceptions
+        return Completed(self, self._feed(False, timeout, None), kept)
+
+    def _feed(self, ordered: bool, timeout: Optional[float], progress: Optional[bool]) -> Stream[Indexed]:
+        return Stream(lambda: MapFeed(self, ordered, timeout, progress))
+
+    def __iter__(self) -> Values[R]:
+        return self.results()
+
+    def __aiter__(self) -> Values[R]:
+        return self.results(progress=False)
+
+    @property
+    def result(self) -> _Result[R]:  # type: ignore[override]
+        """`result()`: waits for all, and gives the list of the values; raises what the first call in order raised that
+        did, unless `return_exceptions`. Values that are large are better iterated over."""
+        return _Result(self)
+
+    def __await__(self) -> Generator[Any, None, list[R]]:  # type: ignore[override]
+        return self.result.aio(progress=False).__await__()
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As of any job, and how its jobs stand."""
+        stand = {name: count for name, count in (self.record.progress or {}).items() if count and name != "total"}
+        jobs = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in stand.items())
+        return [*super().rows(), ("calls", str(len(self))), ("jobs", jobs)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.client, self.raw, self.ordered, self.return_exceptions)
+
+    def __repr__(self) -> str:
+        return f"<Map {self.id} of {len(self)} calls, {self.state}>"
+
+
+class _Result(Generic[R]):
+    """`map.result()` and `map.result.aio()`."""
+
+    def __init__(self, map: Map[R]) -> None:
+        self._map = map
+
+    def __call__(
+        self,
+        timeout: Optional[float] = None,
+        *,
+        return_exceptions: Optional[bool] = None,
+        progress: Optional[bool] = None,
+    ) -> list[R]:
+        with self._map.results(
+            ordered=True, return_exceptions=return_exceptions, timeout=timeout, progress=progress
+        ) as values:
+            return list(values)
+
+    async def aio(
+        self,
+        timeout: Optional[float] = None,
+        *,
+        return_exceptions: Optional[bool] = None,
+        progress: Optional[bool] = None,
+    ) -> list[R]:
+        """The same, awaited; on any asyncio loop."""
+        async with self._map.results(
+            ordered=True, return_exceptions=return_exceptions, timeout=timeout, progress=progress
+        ) as values:
+            return [value async for value in values]
+
+
+class _Taking(Generic[R]):
+    """Takes outcomes from a map's feed one by one, and reads each in the thread of whoever asks."""
+
+    def __init__(self, map: Map[R], feed: Stream[Indexed], return_exceptions: bool) -> None:
+        self._map = map
+        self._feed = feed
+        self._kept = return_exceptions
+
+    def _step(self) -> tuple[int, R]:
+        try:
+            place, outcome = next(self._feed)
+        except KeyboardInterrupt:
+            # What was computed so far is not lost, nor is what is under way.
+            told = f'map {self._map} goes on: gl.attach("{self._map.id}") has its values, .cancel() stops it'
+            sys.stderr.write(f"\n{told}\n")
+            raise
+        return place, self._read(outcome)
+
+    async def _astep(self) -> tuple[int, R]:
+        place, outcome = await self._feed.__anext__()
+        return place, self._read(outcome)
+
+    def _read(self, outcome: Callable[[], Any]) -> R:
+        if not self._kept:
+            return cast(R, outcome())
+        try:
+            return cast(R, outcome())
+        except Exception as failure:
+            return cast(R, failure)
+
+    def close(self) -> None:
+        """Ends the iteration. The map goes on."""
+        self._feed.close()
+
+    async def aclose(self) -> None:
+        """The same, awaited."""
+        await self._feed.aclose()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Values(_Taking[R]):
+    """A map's values one after another, for `for` and `async for`."""
+
+    def __iter__(self) -> Values[R]:
+        return self
+
+    def __next__(self) -> R:
+        return self._step()[1]
+
+    def __aiter__(self) -> Values[R]:
+        return self
+
+    async def __anext__(self) -> R:
+        return (await self._astep())[1]
+
+    def __enter__(self) -> Values[R]:
+        return self
+
+    async def __aenter__(self) -> Values[R]:
+        return self
+
+
+class Completed(_Taking[R]):
+    """Pairs `(place, value)` as they come, for `for` and `async for`."""
+
+    def __iter__(self) -> Completed[R]:
+        return self
+
+    def __next__(self) -> tuple[int, R]:
+        return self._step()
+
+    def __aiter__(self) -> Completed[R]:
+        return self
+
+    async def __anext__(self) -> tuple[int, R]:
+        return await self._astep()
+
+    def __enter__(self) -> Completed[R]:
+        return self
+
+    async def __aenter__(self) -> Completed[R]:
+        return self

@@ -1,0 +1,147 @@
+"""`@gl.remote`: a function that runs here when it is called, and elsewhere by `run`, `submit` and `map`.
+
+A job imports this module with the modules of its functions: it brings in nothing that only a client needs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union, overload
+
+from .both import both, finished
+
+if TYPE_CHECKING:
+    from typing import Coroutine
+
+    from typing_extensions import ParamSpec
+
+    from .function_job import FunctionJob
+    from .maps import Map
+
+    P = ParamSpec("P")
+else:
+    P = TypeVar("P")
+R = TypeVar("R")
+
+
+class RemoteFunction(Generic[P, R]):
+    """A function with the words of its jobs. `f(x)` runs it here, in this process."""
+
+    __name__: str
+    __qualname__: str
+
+    def __init__(self, function: Callable[P, R], words: Mapping[str, Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"gpulayer.remote takes a function, and not {type(function).__name__}")
+        #: The function itself.
+        self.function: Callable[P, R] = function.function if isinstance(function, RemoteFunction) else function
+        #: What its jobs ask for.
+        self.words = dict(words)
+        functools.update_wrapper(self, self.function)
+        if "GPULAYER_FUNCTION" not in os.environ:
+            # A fault in the words is told where they stand. A job has no use for them.
+            from .function_call import template
+
+            template(self.words)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    @finished
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Callable[[], R]]:
+        """Runs it as a job and gives what it returns; what it raises is raised here, as itself."""
+        from .function_call import one
+
+        return one(self, args, kwargs).run()
+
+    @both
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, FunctionJob[R]]:
+        """Submits a call: a job whose `result()` is what the function returns."""
+        from .function_call import one
+
+        return one(self, args, kwargs).submit()
+
+    @both
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        concurrency: Optional[int] = None,
+        return_exceptions: bool = False,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Coroutine[Any, Any, Map[R]]:
+        """Calls it for each argument, as one array job; iterating the `Map` gives the values. With several iterables
+        it gets one argument of each, as with the built-in `map`; all are read to their end first.
+
+        `concurrency`: at most so many jobs run at once. `return_exceptions`: exceptions come as values. `ordered`:
+        `False` = values come as they are done. `chunksize`: so many calls in one job, by default as many as make a
+        thousand jobs of all. `kwargs`: arguments that all calls get.
+        """
+        return self._mapped(zip(*iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
+
+    @both
+    def starmap(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        concurrency: Optional[int] = None,
+        return_exceptions: bool = False,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Coroutine[Any, Any, Map[R]]:
+        """The same for arguments that are there as tuples."""
+        return self._mapped(iterable, concurrency, return_exceptions, ordered, chunksize, kwargs)
+
+    def _mapped(
+        self,
+        arguments: Iterable[Iterable[Any]],
+        concurrency: Optional[int],
+        return_exceptions: bool,
+        ordered: bool,
+        chunksize: Optional[int],
+        kwargs: Optional[Mapping[str, Any]],
+    ) -> Coroutine[Any, Any, Map[R]]:
+        from .function_call import many
+
+        call = many(self, arguments, kwargs or {}, concurrency, chunksize)
+        return call.map(ordered, return_exceptions)
+
+    def options(self, **words: Any) -> RemoteFunction[P, R]:
+        """The same function, its jobs with other words."""
+        return RemoteFunction(self.function, {**self.words, **words})
+
+    def __reduce__(self) -> Union[str, tuple[Any, ...]]:
+        # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
+        name = getattr(self, "__qualname__", "")
+        module = sys.modules.get(getattr(self, "__module__", None) or "")
+        if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is self:
+            return name
+        return max, ((self.function,),)
+
+    def __copy__(self) -> RemoteFunction[P, R]:
+        return self
+
+    def __deepcopy__(self, _: Any) -> RemoteFunction[P, R]:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<remote {getattr(self.function, '__qualname__', self.function)!s}>"
+
+
+@overload
+def remote(function: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+@overload
+def remote(**words: Any) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
+def remote(function: Optional[Callable[..., Any]] = None, /, **words: Any) -> Any:
+    """Makes a function one that can run elsewhere: `@gl.remote`, or `@gl.remote(gpus=1, memory="8GiB")`.
+
+    The words are those of `gl.command` about the job (`gpus memory cpus timeout retries env on …`), and `client` (the
+    default one), `key` (the idempotency key of `run` and `submit`), `source`: `"auto"` (the project that its modules were
+    imported from), a folder, the address of a bundle, or `"none"`.
+    """
+    if function is not None:
+        return RemoteFunction(function, words)
+    return lambda given: RemoteFunction(given, words)

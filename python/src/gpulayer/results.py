@@ -1,0 +1,184 @@
+"""What came of a function: its value, or its exception as itself. Large values stream to a file, and are read from it;
+reading is done by whoever asked, as it may run the user's code."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import linecache
+import os
+import pickle
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
+
+from . import artifacts, routes
+from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
+from .session import Session
+
+if TYPE_CHECKING:
+    from .job_handle import Job
+
+Outcome = Callable[[], Any]
+#: Raised by the iterator protocols themselves: one that came from a job would end a loop as if it were over.
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+_FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .*)?')
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A job's result, here: `inline`, or bytes in a file that is gone once it was read."""
+
+    serializer: str
+    raised: bool
+    inline: Any = None
+    path: Optional[Path] = None
+
+    def open(self) -> BinaryIO:
+        """Its bytes."""
+        if self.path is not None:
+            file = open(self.path, "rb")
+            os.unlink(self.path)
+            return file
+        if self.serializer == "cloudpickle" and not self.raised:
+            return io.BytesIO(base64.b64decode(self.inline))
+        return io.BytesIO(json.dumps(self.inline).encode("utf-8"))
+
+    def read(self) -> Any:
+        """The value; of what was raised, the fields of `raised`."""
+        with self.open() as file:
+            if self.serializer == "json" or self.raised:
+                return json.load(file)
+            return _unpickled(file)
+
+    def drop(self) -> None:
+        """Removes the file unread."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+async def fetched(session: Session, job: Job) -> Fetched:
+    """Brings the result of a job that has one."""
+    result = job.record.result
+    if not isinstance(result, Mapping) or "serializer" not in result:
+        raise UnexpectedAnswerError(f"job {job} {job.state} and has no result of a function")
+    serializer, raised = str(result["serializer"]), bool(result.get("raised", False))
+    if "artifact" not in result:
+        return Fetched(serializer, raised, result.get("inline"))
+    digest = artifacts.hex_of(result["artifact"])
+    descriptor, name = tempfile.mkstemp(prefix="gpulayer-result-")
+    os.close(descriptor)
+    place = Path(name)
+    try:
+        await artifacts.receive(session, routes.ARTIFACT, {"hex": digest}, place, 0o600, digest, lambda _: None)
+    except BaseException:
+        place.unlink(missing_ok=True)
+        raise
+    return Fetched(serializer, raised, path=place)
+
+
+def outcome(found: Fetched, job: Job) -> Outcome:
+    """Gives the value or raises what the function raised. To be called once, by the user's thread."""
+
+    def take() -> Any:
+        if found.raised:
+            failure = error_of(found.read(), str(job))
+            raise failure from failure.__cause__
+        return found.read()
+
+    return take
+
+
+async def outcomes(found: Fetched, job: Job, calls: int) -> list[Outcome]:
+    """The same for a job that made several calls: one for each."""
+    if found.raised:
+        told = found.read()
+        return [lambda: _raise(error_of(told, str(job)))] * calls
+    loop = asyncio.get_running_loop()
+    with found.open() as file:
+        each = await loop.run_in_executor(None, pickle.load, file)
+    return [_outcome_of(fields, str(job)) for fields in each]
+
+
+def _outcome_of(fields: Mapping[str, Any], job: str) -> Outcome:
+    if fields["ok"]:
+        return lambda: _unpickled(io.BytesIO(fields["value"]))
+    return lambda: _raise(error_of(fields, job))
+
+
+def _raise(failure: Exception) -> Any:
+    raise failure from failure.__cause__
+
+
+def _unpickled(file: BinaryIO) -> Any:
+    try:
+        return pickle.load(file)
+    except Exception as fault:
+        advice = None
+        if isinstance(fault, ModuleNotFoundError) and fault.name:
+            advice = f"install {fault.name.partition('.')[0]} here too, or return something that does not need it"
+        elif "CUDA" in str(fault):
+            advice = "return tensors as `tensor.cpu()`"
+        raise RemoteError(
+            f"the value was computed, and cannot be read here: {type(fault).__name__}: {fault}",
+            type=type(fault).__qualname__,
+            message=str(fault),
+            stage="here",
+            advice=advice,
+        ) from fault
+
+
+def error_of(told: Mapping[str, Any], job: str) -> Exception:
+    """The exception that a function's job tells of: itself, or a `RemoteError` where it cannot be that. Its cause has
+    the traceback."""
+    traceback = _with_lines(str(told.get("traceback") or ""))
+    name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
+    dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
+    stage = str(told.get("stage", "call"))
+    words: dict[str, Any] = {
+        "type": dotted, "message": message, "stage": stage, "advice": advice, "remote_traceback": traceback
+    }  # fmt: skip
+    said = f"{dotted}: {message}" if message else dotted
+    whole = f"{traceback.rstrip()}\n[in job {job}]" + (f"\n[{advice}]" if advice else "")
+    if stage == "load":
+        text = message if dotted == "gpulayer.CallError" else said
+        failure: Exception = RemoteError(f"job {job} could not read its call: {text}", **words)
+    elif stage == "return":
+        failure = RemoteError(f"job {job} could not send what its function returned: {said}", **words)
+    else:
+        try:
+            raised = pickle.loads(base64.b64decode(told["pickle"])) if told.get("pickle") else None
+            why = "it could not be sent" if raised is None else "it would end more than the call"
+        except Exception as fault:
+            raised, why = None, f"it cannot be read here: {type(fault).__name__}: {fault}"
+        if isinstance(raised, Exception) and not isinstance(raised, _ENDS_LOOPS):
+            failure = raised
+        else:
+            words["advice"] = advice or _how_to_have(dotted, why)
+            failure = RemoteError(f"job {job} raised {said} (not raised as itself: {why})", **words)
+    failure.__cause__ = RemoteTraceback(whole)
+    return failure
+
+
+def _how_to_have(dotted: str, why: str) -> Optional[str]:
+    if "No module named" in why:
+        return f"install {dotted.partition('.')[0]} here too, or raise one of Python's own exceptions"
+    return None
+
+
+def _with_lines(text: str) -> str:
+    """A traceback with the lines of code that only this machine has: those of the program or the notebook."""
+    shown: list[str] = []
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""]):
+        shown.append(line)
+        frame = _FRAME.fullmatch(line)
+        # A relative name may be that of another file here.
+        if frame is not None and frame.group(1)[0] in "/<" and not following.startswith("    "):
+            code = linecache.getline(frame.group(1), int(frame.group(2))).strip()
+            shown += [f"    {code}"] if code else []
+    return "\n".join(shown)

@@ -1,0 +1,129 @@
+"""The project that a function is from: which folder goes along as the job's source, and when. Modules that were
+imported from below it are meant; what stands in `__main__` or a notebook travels with the call itself."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator, Optional
+
+from .errors import ConfigurationError
+
+_MARKERS = (".git", "pyproject.toml", ".gpulayerignore")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder to be sent, and the folders in it that modules are searched in, relative to it."""
+
+    root: Path
+    paths: tuple[str, ...] = ()
+    #: What it looked like, for the modules that are loaded: path, time in nanoseconds, size in bytes.
+    seen: tuple[tuple[str, int, int], ...] = ()
+
+
+def found(given: str = "auto") -> Optional[Source]:
+    """`auto`: the project of the current folder, else of the program, if a module besides `__main__` was imported
+    from it. A folder: that one. `none`: nothing."""
+    if given == "none":
+        return None
+    if given != "auto":
+        root = Path(given).resolve()
+        if not root.is_dir():
+            raise ConfigurationError(f"source={given!r} is no folder; give one, `auto`, `none` or a bundle's address")
+        modules = list(_modules(root))
+        return Source(root, _paths(root, modules), tuple(_seen(modules)))
+    for start in _starts():
+        marked = root_above(start, _home())
+        if marked is None and not _allowed(start, _home()):
+            continue
+        root = marked or start
+        modules = list(_modules(root))
+        paths = _paths(root, modules)
+        # An unmarked folder is meant only when modules lie in it, and not somewhere below.
+        if modules and (marked is not None or "." in paths):
+            return Source(root, paths, tuple(_seen(modules)))
+    return None
+
+
+def root_above(folder: Path, home: Optional[Path]) -> Optional[Path]:
+    """The nearest folder upwards with `.git`, `pyproject.toml` or `.gpulayerignore`; never `/`, the home or what
+    holds it. As the command line's `--source auto`."""
+    for each in (folder, *folder.parents):
+        if not _allowed(each, home):
+            return None
+        if any(os.path.lexists(each / marker) for marker in _MARKERS):
+            return each
+    return None
+
+
+def _allowed(folder: Path, home: Optional[Path]) -> bool:
+    return folder.parent != folder and not (home is not None and (home == folder or folder in home.parents))
+
+
+def _home() -> Optional[Path]:
+    home = os.environ.get("HOME")
+    return Path(home).resolve() if home else None
+
+
+def _starts() -> Iterator[Path]:
+    try:
+        yield Path.cwd().resolve()
+    except OSError:
+        pass
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    if program:
+        yield Path(program).resolve().parent
+
+
+def _modules(root: Path) -> Iterator[tuple[str, str]]:
+    """Names and files of the loaded modules that are the project's: below it, and not installed there."""
+    inside = os.path.join(root, "")
+    apart = tuple(path for path in _installed() if path.startswith(inside))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or name.partition(".")[0] == "gpulayer" or not isinstance(file, str):
+            continue
+        real = _real(file)
+        if not real.startswith(inside) or real.startswith(apart):
+            continue
+        if not {"site-packages", "dist-packages"}.intersection(Path(real).parts):
+            yield name, real
+
+
+@functools.lru_cache(maxsize=1)
+def _installed() -> tuple[str, ...]:
+    """Where this Python and its packages are."""
+    return tuple(os.path.join(os.path.realpath(path), "") for path in {*sysconfig.get_paths().values(), sys.prefix})
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _real(file: str) -> str:
+    """Without links. Modules are some thousand, and each call looks at all of them."""
+    return os.path.realpath(file)
+
+
+def _seen(modules: list[tuple[str, str]]) -> Iterator[tuple[str, int, int]]:
+    for _, file in sorted(modules):
+        try:
+            stat = os.stat(file)
+        except OSError:
+            continue
+        yield file, stat.st_mtime_ns, stat.st_size
+
+
+def _paths(root: Path, modules: list[tuple[str, str]]) -> tuple[str, ...]:
+    """Where these modules were found: the folders above their top packages, in the order of the module path."""
+    above: set[Path] = set()
+    for name, file in modules:
+        depth = name.count(".") + (1 if Path(file).stem == "__init__" else 0)
+        folder = Path(file).parent
+        above.add(folder.parents[depth - 1] if depth else folder)
+    searched = [os.path.realpath(path or ".") for path in sys.path]
+    places = {str(each): each.relative_to(root).as_posix() for each in above if each == root or root in each.parents}
+    known = [places[path] for path in dict.fromkeys(searched) if path in places]
+    return tuple(known + sorted(set(places.values()) - set(known)))

@@ -1,0 +1,93 @@
+"""A function's task as a worker lays it out, without a worker: what the package sends, run by the runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence
+
+import gpulayer as gl
+from gpulayer import _runner, function_call
+from gpulayer.calls import Call, Packing
+
+
+@dataclass
+class Ran:
+    """What a runner left behind."""
+
+    status: int
+    out: str
+    err: str
+    returned: Optional[bytes]
+    raised: Optional[dict[str, Any]]
+    folder: Path
+
+    @property
+    def value(self) -> Any:
+        assert self.returned is not None and self.status == 0, self.err
+        return pickle.loads(self.returned)
+
+
+def run(
+    folder: Path,
+    call: Mapping[str, Any],
+    values: Mapping[str, bytes] = {},
+    files: Mapping[str, bytes] = {},
+    python: str = sys.executable,
+) -> Ran:
+    """Lays out one task in an empty folder, its workspace beside it, and runs it."""
+    task, workspace = folder / "function", folder / "workspace"
+    (task / "values").mkdir(parents=True)
+    workspace.mkdir(exist_ok=True)
+    shutil.copy(_runner.__file__, task / "run.py")
+    (task / "call.json").write_text(json.dumps({"entrypoint": None, "index": None, "item": None, **call}))
+    for name, contents in {**files, **{f"values/{name}": data for name, data in values.items()}}.items():
+        (task / name).write_bytes(contents)
+    env = {"PATH": os.environ["PATH"], "GPULAYER_FUNCTION": str(task), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [python, task / "run.py"], env=env, cwd=workspace, capture_output=True, text=True, check=False
+    )
+    found = {each.name: each.read_bytes() for each in task.iterdir() if each.is_file()}
+    assert not any(name.endswith(".part") for name in found) or done.returncode == 1
+    assert ("returned" in found) != ("raised" in found), done.stderr
+    raised = json.loads(found["raised"]) if "raised" in found else None
+    return Ran(done.returncode, done.stdout, done.stderr, found.get("returned"), raised, task)
+
+
+def called(folder: Path, function: Any, *args: Any, python: str = sys.executable, **kwargs: Any) -> Ran:
+    """One call, as `run` and `submit` send it."""
+    return packed(
+        folder, lambda packing: function_call._spec_of_one(gl.remote(function), packing, Call(args, kwargs)), python
+    )
+
+
+def mapped(folder: Path, function: Any, *calls: Sequence[Any]) -> Ran:
+    """Several calls in one child of a map."""
+    each = [Call(call) for call in calls]
+    return packed(
+        folder, lambda packing: function_call._spec_of_many(gl.remote(function), packing, each, len(each), None)
+    )
+
+
+def packed(folder: Path, make: Any, python: str = sys.executable) -> Ran:
+    packing = Packing()
+    try:
+        spec = make(packing)
+        sent = dict(spec["workload"]["function"])
+        contents = {parcel.address: Path(parcel.path).read_bytes() for parcel in packing.parcels.values()}
+        item = spec.get("array", {}).get("items", [None])[0]
+        named = [*sent.pop("values", ()), *(item or {}).get("values", ())]
+        files = {}
+        for holder, name in ((sent, "payload"), (item or {}, "item")):
+            if str(holder.get("payload")).startswith("artifact://"):
+                files[name], holder["payload"] = contents[holder["payload"]], None
+        values = {address.rpartition("/")[2]: contents[address] for address in named}
+        return run(folder, {**sent, "item": item, "index": None if item is None else 0}, values, files, python)
+    finally:
+        packing.close()

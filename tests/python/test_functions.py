@@ -1,0 +1,273 @@
+"""Remote functions on a real daemon: what a user relies on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import gpulayer as gl
+import pytest
+from conftest import SOURCES, lines
+
+
+@pytest.fixture(autouse=True)
+def away(client: gl.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of a test go to its daemon, from a folder that is no project."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpulayer.default._client", client)
+
+
+def test_a_function_runs_elsewhere_and_gives_its_value() -> None:
+    base = 40
+
+    @gl.remote
+    def add(x: int, *, y: int = 1) -> tuple[int, str, int]:
+        """Adds."""
+        return base + x + y, os.environ["GPULAYER_JOB_ID"], os.getpid()
+
+    value, job_id, pid = add.run(1)
+    assert value == 42 and job_id.startswith("job_") and pid != os.getpid()
+    assert add.run(1, y=2)[0] == 43
+    assert add.__name__ == "add" and add.__doc__ == "Adds."
+    with pytest.raises(KeyError):
+        add(1)
+
+
+def test_called_plainly_it_runs_here() -> None:
+    double = gl.remote(lambda x: (x * 2, os.getpid()))
+    assert double(4) == (8, os.getpid())
+    assert double.run(4)[0] == 8
+
+
+def test_a_submitted_call_is_a_job_with_a_value(client: gl.Client) -> None:
+    @gl.remote(memory="64MiB", env={"GREETING": "hello"}, timeout="5m")
+    def speak(name: str) -> str:
+        print("speaking")
+        return f"{os.environ['GREETING']} {name}"
+
+    job = speak.options(name="told", labels={"a": "b"}).submit("you")
+    assert job.result() == "hello you" and job.result() == "hello you"
+    assert job.end is not None and job.end.reason == "completed"
+    assert (job.name, job.record.labels, lines(job)) == ("told", {"a": "b"}, ["speaking"])
+    assert job.record.spec["resources"]["memory_bytes"] == 64 << 20
+    again = client.attach(job.id)
+    assert isinstance(again, gl.FunctionJob) and again.result() == "hello you"
+    repeated = job.retry()
+    assert isinstance(repeated, gl.FunctionJob) and repeated.result() == "hello you"
+
+
+class OwnError(Exception):
+    """Whose constructor takes something else than its message."""
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(f"{what} {code}")
+
+
+def test_an_exception_is_raised_as_itself_with_where_it_was_raised() -> None:
+    class Empty(LookupError):
+        pass
+
+    @gl.remote
+    def fail(how: str) -> None:
+        if how == "own":
+            raise Empty("nothing there")
+        raise ValueError("told")
+
+    with pytest.raises(ValueError, match="^told$") as failed:
+        fail.run("value")
+    cause = failed.value.__cause__
+    assert isinstance(cause, gl.RemoteTraceback)
+    assert 'raise ValueError("told")' in str(cause) and f'File "{__file__}"' in str(cause) and "job …" in str(cause)
+    with pytest.raises(Empty, match="nothing there"):
+        fail.run("own")
+    job = fail.submit("value").wait()
+    assert job.state == "failed" and job.exit_code == 1 and "ValueError: told" in job._repr_html_()
+    assert any("ValueError: told" in line for line in lines(job))
+
+
+def test_what_cannot_be_raised_as_itself_says_what_it_was() -> None:
+    @gl.remote
+    def fail(how: str) -> Any:
+        if how == "lost":
+            import types
+
+            module = types.ModuleType("lost_package")
+            sys.modules["lost_package"] = module
+            exec("class LostError(Exception): pass", vars(module))
+            raise module.LostError("only there")
+        if how == "stop":
+            raise StopIteration("early")
+        return (each for each in "ab") if how == "generator" else sys.exit(how)
+
+    for how, kind, told in [
+        ("lost", "lost_package.LostError", "install lost_package here too"),
+        ("stop", "StopIteration", "would end more than the call"),
+        ("bye", "SystemExit", "bye"),
+        ("generator", "TypeError", "return what can be sent"),
+    ]:
+        with pytest.raises(gl.RemoteError) as failed:
+            fail.run(how)
+        assert failed.value.type == kind and told in str(failed.value)
+
+
+def test_a_job_that_ends_otherwise_is_a_failed_job() -> None:
+    @gl.remote
+    def end(how: str) -> None:
+        import signal
+        import time
+
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(gl.JobFailedError, match="SIGKILL"):
+        end.run("kill")
+    with pytest.raises(gl.JobTimedOutError):
+        end.options(timeout=0.3, grace=0).run("sleep")
+    job = end.submit("sleep")
+    with pytest.raises(gl.WaitTimeoutError):
+        job.result(timeout=0.1)
+    job.cancel(now=True)
+    with pytest.raises(gl.JobCancelledError):
+        job.result()
+
+
+def test_arguments_that_cannot_be_sent_are_named() -> None:
+    @gl.remote
+    def take(*_: Any, **__: Any) -> None: ...
+
+    with pytest.raises(gl.ConfigurationError, match="argument 2 of take cannot be sent: TypeError: cannot pickle"):
+        take.run(1, threading.Lock())
+    with pytest.raises(gl.ConfigurationError, match="the argument `lock` of take"):
+        take.run(lock=threading.Lock())
+    lock = threading.Lock()
+    with pytest.raises(gl.ConfigurationError, match="the function locked cannot be sent"):
+        gl.remote(locked_by(lock)).run()
+    with pytest.raises(gl.ConfigurationError, match="memory="):
+        gl.remote(memory="16 gigs")
+        gl.remote(memory="16 gigs")(len)
+    with pytest.raises(gl.ConfigurationError, match="`array` is no word of a remote function"):
+        gl.remote(array=3)(len)
+    with pytest.raises(TypeError, match="takes a function"):
+        gl.remote(3)  # type: ignore[call-overload]
+
+
+def locked_by(lock: Any) -> Any:
+    def locked() -> None:
+        with lock:
+            pass
+
+    return locked
+
+
+def test_large_arguments_and_results_are_artifacts_and_sent_once(client: gl.Client) -> None:
+    data = os.urandom(3 << 20)
+
+    @gl.remote
+    def twice(part: bytes) -> bytes:
+        return part + part
+
+    first, second = twice.submit(data), twice.submit(data)
+    assert first.result() == data + data == second.result()
+    sent = first.record.spec["workload"]["function"]
+    assert len(sent["values"]) == 1 and len(sent["payload"]) < 8192
+    assert sent["values"] == second.record.spec["workload"]["function"]["values"]
+    assert first.record.result["size_bytes"] > 6 << 20 and "artifact" in first.record.result
+
+
+def test_remote_functions_call_each_other_within_a_job() -> None:
+    @gl.remote
+    def square(x: int) -> int:
+        return x * x
+
+    @gl.remote
+    def factorial(x: int) -> int:
+        return 1 if x < 2 else x * factorial(x - 1)
+
+    @gl.remote
+    async def total(numbers: list[int]) -> int:
+        return sum(square(x) for x in numbers) + factorial(3)
+
+    assert total.run([1, 2, 3]) == 20  # type: ignore[comparison-overlap]
+
+
+def test_a_function_by_its_name_takes_and_gives_json(client: gl.Client, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").write_text("def main(rate, epochs=1):\n    return {'loss': rate * epochs}\n")
+    spec = gl.function("train:main", args=[0.5], kwargs={"epochs": 4}, source=tmp_path / "project")
+    job = client.submit(spec)
+    assert isinstance(job, gl.FunctionJob) and job.result() == {"loss": 2.0}
+    rates = client.submit(gl.function("train:main", source=tmp_path / "project", array=[0.1, {"args": [0.2, 10]}]))
+    assert isinstance(rates, gl.Map) and rates.result() == [{"loss": 0.1}, {"loss": 2.0}]
+    with pytest.raises(ZeroDivisionError):
+        client.submit(gl.function("operator:truediv", args=[1, 0])).result()
+    with pytest.raises(gl.ConfigurationError, match="write module:function"):
+        gl.function("train.main")
+    with pytest.raises(gl.ConfigurationError, match=r"gl\.remote"):
+        gl.function("train:main", args=[{1}])
+
+
+def test_every_call_has_a_form_for_asyncio() -> None:
+    @gl.remote
+    def double(x: int) -> int:
+        if x < 0:
+            raise ValueError(x)
+        return 2 * x
+
+    async def work() -> None:
+        assert await asyncio.gather(*(double.run.aio(x) for x in range(4))) == [0, 2, 4, 6]
+        job = await double.submit.aio(5)
+        assert await job == 10 == await job.result.aio()
+        with pytest.raises(ValueError):
+            await double.run.aio(-1)
+
+    asyncio.run(work())
+
+
+PROJECT = {
+    "pyproject.toml": "",
+    "src/model/__init__.py": "import gpulayer as gl\nfrom .layers import size\n",
+    "src/model/layers.py": "size = 7\n",
+    "src/model/train.py": """
+        import gpulayer as gl
+        from . import size
+
+        @gl.remote(name="train")
+        def train(x):
+            return x * size, __file__
+        """,
+    "main.py": """
+        import pathlib, sys
+        sys.path.insert(0, "src")
+        import gpulayer as gl
+        from model import layers
+        from model.train import train
+
+        @gl.remote
+        def local(x):
+            return x + layers.size
+
+        with gl.local() as client:
+            gl.use(client)
+            value, file = train.run(2)
+            print(value, local.run(1), "/src/model/" in file and not file.startswith(sys.argv[1]))
+            pathlib.Path("src/model/layers.py").write_text("size = 8  # edited\\n")
+            print(train.run(2)[0], train(2)[0])
+        """,
+}
+
+
+def test_modules_of_the_project_travel_and_go_by_reference(tmp_path: Path) -> None:
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    env = dict(os.environ, PYTHONPATH=SOURCES)
+    command = [sys.executable, "-W", "error", "main.py", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("14 8 True\n16 14\n", ""), "what was edited travels anew"

@@ -1,0 +1,271 @@
+"""Maps on a real daemon: order, exceptions, chunks, and going on when somebody was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gpulayer as gl
+import pytest
+from conftest import kill_own_daemon, until
+from test_process import _is_parked, sockets, started
+
+
+@pytest.fixture(autouse=True)
+def away(client: gl.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of a test go to its daemon, from a folder that is no project."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpulayer.default._client", client)
+
+
+def waits_for(folder: Path) -> gl.RemoteFunction[[int], int]:
+    """A function whose call `x` returns ten times that when the file `x` is there."""
+
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def work(x: int) -> int:
+        import time
+
+        while not (folder / str(x)).exists():
+            time.sleep(0.01)
+        return x * 10
+
+    return work
+
+
+def test_values_come_in_the_order_of_the_arguments(client: gl.Client) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def add(x: int, y: int = 1, *, z: int = 0) -> int:
+        return x + y + z
+
+    values = add.map(range(5))
+    assert list(values) == [1, 2, 3, 4, 5] and len(values) == 5
+    assert values.result() == [1, 2, 3, 4, 5], "as often as one likes"
+    assert list(add.map([1, 2], [10, 20])) == [11, 22]
+    assert list(add.starmap([(1, 2), (3, 4)], kwargs={"z": 100})) == [103, 107]
+    attached = client.attach(values.id)
+    assert isinstance(attached, gl.Map) and attached.result() == [1, 2, 3, 4, 5] and len(attached) == 5
+    assert values.wait().state == "succeeded" and values.record.progress["succeeded"] == 5
+    assert "5 succeeded" in values._repr_html_()
+
+
+def test_a_map_over_nothing_is_empty(client: gl.Client) -> None:
+    none = gl.remote(abs).map([])
+    assert list(none) == none.result() == [] and len(none) == 0 and none.succeeded
+    assert client.jobs() == []
+
+
+def test_values_come_as_they_are_done_when_asked_so(tmp_path: Path) -> None:
+    values = waits_for(tmp_path).map(range(3), ordered=False)
+    (tmp_path / "2").touch()
+    stream = iter(values)
+    assert next(stream) == 20
+    (tmp_path / "0").touch()
+    assert next(stream) == 0
+    with values.as_completed() as pairs:
+        assert sorted(next(pairs) for _ in range(2)) == [(0, 0), (2, 20)]
+        (tmp_path / "1").touch()
+        assert list(pairs) == [(1, 10)] and list(stream) == [10]
+
+
+def test_an_exception_is_raised_in_its_turn_or_kept(tmp_path: Path) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def divide(x: int) -> float:
+        if x == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 6 / x
+
+    for chunksize in (1, 2):
+        values = divide.map([1, 0, 2], chunksize=chunksize)
+        stream = iter(values)
+        assert next(stream) == 6.0
+        with pytest.raises(ZeroDivisionError) as failed:
+            next(stream)
+        assert isinstance(failed.value.__cause__, gl.RemoteTraceback)
+        assert next(stream) == 3.0 and list(stream) == [], "the ones after it are there"
+        kept: list[Any] = values.result(return_exceptions=True)
+        assert kept[0] == 6.0 and isinstance(kept[1], ZeroDivisionError) and kept[2] == 3.0
+        with pytest.raises(ZeroDivisionError):
+            values.result()
+    lost: list[Any] = divide.map([1, 3, 2, 6], chunksize=2, return_exceptions=True).result()
+    assert [type(each) for each in lost] == [gl.JobFailedError, gl.JobFailedError, float, float]
+
+
+def test_chunks_make_fewer_jobs_and_the_same_values(client: gl.Client) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def square(x: int) -> int:
+        return x * x
+
+    values = square.map(range(2500), chunksize=400)
+    assert values.result() == [x * x for x in range(2500)]
+    assert len(values) == 2500 and len(client.jobs(100, parent=values.id)) == 7
+    attached = client.attach(values.id)
+    assert isinstance(attached, gl.Map) and attached.result() == values.result()
+    assert sorted(attached.as_completed()) == [(x, x * x) for x in range(2500)]
+    with pytest.raises(gl.ConfigurationError, match="chunksize=0"):
+        square.map([1], chunksize=0)
+
+
+def test_no_more_run_at_once_than_were_allowed(client: gl.Client, tmp_path: Path) -> None:
+    values = waits_for(tmp_path).map(range(4), concurrency=1)
+    until(lambda: client.jobs(parent=values.id, state="running"))
+    assert len(client.jobs(parent=values.id, state="running,scheduled")) == 1
+    for x in range(4):
+        (tmp_path / str(x)).touch()
+    assert values.result() == [0, 10, 20, 30]
+
+
+def test_one_large_argument_of_many_calls_is_sent_once(client: gl.Client) -> None:
+    data = os.urandom(1 << 20)
+
+    @gl.remote(cpus=0.1, memory="128MiB")
+    def part(whole: bytes, at: int) -> bytes:
+        return whole[at : at + 20_000]
+
+    values = part.map([data] * 8, range(8))
+    assert values.result() == [data[at : at + 20_000] for at in range(8)]
+    items = values.record.spec["array"]["items"]
+    assert len({tuple(item["values"]) for item in items}) == 1
+
+
+def test_the_calls_of_a_map_are_few_however_many_jobs_it_has(
+    client: gl.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @gl.remote(cpus=0.01, memory="16MiB")
+    def same(x: int) -> int:
+        return x
+
+    done = same.map(range(200), chunksize=1)
+    done.wait()
+    asked: list[str] = []
+    call = type(client.session).call
+
+    async def counted(self: Any, route: Any, *args: Any, **words: Any) -> Any:
+        asked.append(route.path)
+        return await call(self, route, *args, **words)
+
+    monkeypatch.setattr(type(client.session), "call", counted)
+    attached = client.attach(done.id)
+    assert isinstance(attached, gl.Map) and attached.result() == list(range(200))
+    assert len(asked) < 6, asked
+
+
+def test_cancelling_ends_all_that_has_not_ended(tmp_path: Path) -> None:
+    values = waits_for(tmp_path).map(range(3))
+    (tmp_path / "0").touch()
+    stream = iter(values)
+    assert next(stream) == 0
+    values.cancel(now=True)
+    with pytest.raises(gl.JobCancelledError):
+        list(stream)
+    assert values.wait().state == "cancelled"
+    kept: list[Any] = values.result(return_exceptions=True)
+    assert kept[0] == 0 and isinstance(kept[1], gl.JobCancelledError)
+
+
+def test_patience_may_end_before_a_map(tmp_path: Path) -> None:
+    values = waits_for(tmp_path).map(range(2))
+    with pytest.raises(gl.WaitTimeoutError, match="2 of 2 jobs have not ended"):
+        values.result(timeout=0.1)
+    (tmp_path / "0").touch()
+    (tmp_path / "1").touch()
+    assert values.result() == [0, 10]
+
+
+def test_maps_have_a_form_for_asyncio() -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def double(x: int) -> int:
+        return 2 * x
+
+    async def work() -> None:
+        values = await double.map.aio(range(4))
+        assert [value async for value in values] == [0, 2, 4, 6] == await values
+        assert sorted([pair async for pair in values.as_completed()]) == [(0, 0), (1, 2), (2, 4), (3, 6)]
+        assert await values.result.aio() == [0, 2, 4, 6]
+
+    asyncio.run(work())
+
+
+def test_a_map_left_early_leaves_no_connection(tmp_path: Path) -> None:
+    values = waits_for(tmp_path).map(range(3))
+    (tmp_path / "0").touch()
+    assert values.refresh().id
+    before = sockets()
+    for _ in range(3):
+        with values.results() as some:
+            assert next(some) == 0
+        assert next(iter(values)) == 0
+    until(lambda: sockets() <= before)
+    values.cancel(now=True).wait()
+
+
+def test_a_killed_daemon_loses_nothing_of_a_map(client: gl.Client, tmp_path: Path) -> None:
+    values = waits_for(tmp_path).map(range(6))
+    (tmp_path / "0").touch()
+    seen = []
+    for value in values:
+        seen.append(value)
+        if value == 0:
+            kill_own_daemon(client)
+            for x in range(1, 6):
+                (tmp_path / str(x)).touch()
+    assert seen == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_killed_client_loses_nothing_of_a_map(client: gl.Client, tmp_path: Path) -> None:
+    process = started(
+        f"""
+        import gpulayer as gl
+        from pathlib import Path
+
+        @gl.remote(cpus=0.1, memory="64MiB")
+        def work(x):
+            import time
+            while not (Path({str(tmp_path)!r}) / str(x)).exists():
+                time.sleep(0.01)
+            return x * 10
+
+        gl.use(gl.local())
+        values = work.map(range(4))
+        print(values.id, flush=True)
+        list(values)
+        """
+    )
+    assert process.stdout is not None and process.stderr is not None
+    job_id = process.stdout.readline().strip()
+    (tmp_path / "0").touch()
+    until(lambda: client.jobs(parent=job_id, state="succeeded"))
+    process.kill()
+    process.communicate()
+    for x in range(1, 4):
+        (tmp_path / str(x)).touch()
+    attached = client.attach(job_id)
+    assert isinstance(attached, gl.Map) and attached.result() == [0, 10, 20, 30]
+
+
+def test_ctrl_c_leaves_the_map_and_says_how_to_go_on(client: gl.Client, tmp_path: Path) -> None:
+    values = waits_for(tmp_path).map(range(2))
+    process = started(
+        f"""
+        import signal
+        import gpulayer as gl
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        values = gl.local().attach("{values.id}")
+        print("waits", flush=True)
+        try:
+            list(values)
+        except KeyboardInterrupt:
+            print(values.refresh().ended)
+        """
+    )
+    assert process.stdout is not None and process.stdout.readline() == "waits\n"
+    until(functools.partial(_is_parked, process.pid))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out == "False\n" and f'gl.attach("{values.id}")' in err and "Traceback" not in err
+    for x in range(2):
+        (tmp_path / str(x)).touch()
+    assert values.result() == [0, 10]

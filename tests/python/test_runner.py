@@ -1,0 +1,267 @@
+"""The runner alone: what it leaves for a worker, whatever a function does."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gpulayer as gl
+import pytest
+from gpulayer.calls import FORMAT
+from gpulayer.results import error_of
+from laid_out import Ran, called, mapped, run
+
+
+def test_a_call_comes_back_with_its_value_and_its_output(tmp_path: Path) -> None:
+    base = 40
+
+    def add(x: int, *more: int, y: int = 0) -> int:
+        print("adding", x)
+        return base + x + sum(more) + y
+
+    ran = called(tmp_path, add, 1, 2, y=3)
+    assert (ran.value, ran.out, ran.err) == (46, "adding 1\n", "")
+
+
+def test_a_short_call_imports_nothing_that_takes_long(tmp_path: Path) -> None:
+    def loaded(_: int) -> list[str]:
+        import sys
+
+        return sorted({"json", "re", "pickle", "cloudpickle", "typing", "asyncio", "traceback"} & set(sys.modules))
+
+    assert called(tmp_path, loaded, 1).value == []
+
+
+def test_the_workspace_comes_first_and_what_is_sent_along_last(tmp_path: Path) -> None:
+    library = tmp_path / "workspace" / ".gpulayer" / "lib"
+    library.mkdir(parents=True)
+
+    def paths() -> tuple[str, str, str]:
+        import os
+        import sys
+
+        return os.getcwd(), sys.path[0], sys.path[-1]
+
+    workspace = str(tmp_path / "workspace")
+    assert called(tmp_path, paths).value == (workspace, workspace, str(library))
+
+
+def test_what_was_sent_along_reads_before_what_is_older_there(tmp_path: Path) -> None:
+    library = tmp_path / "workspace" / ".gpulayer" / "lib"
+    shutil.copytree(Path(cloudpickle.__file__).parent, library / "cloudpickle")
+    (tmp_path / "workspace" / "cloudpickle.py").write_text("raise ImportError('too old')\n")
+
+    class Point:
+        x = 1
+
+    def where(point: Point) -> tuple[str, int]:
+        import cloudpickle
+
+        return cloudpickle.__file__, point.x
+
+    file, x = called(tmp_path, where, Point()).value
+    assert (os.path.dirname(os.path.dirname(file)), x) == (str(library), 1)
+
+
+def test_an_exception_is_told_as_python_tells_it(tmp_path: Path) -> None:
+    def inner() -> None:
+        raise KeyError("gone")
+
+    def outer() -> None:
+        try:
+            inner()
+        except KeyError as fault:
+            raise ValueError("no luck") from fault
+
+    ran = called(tmp_path, outer)
+    assert ran.status == 1 and ran.raised is not None
+    assert (ran.raised["type"], ran.raised["module"], ran.raised["stage"]) == ("ValueError", "builtins", "call")
+    assert ran.raised["message"] == "no luck" and ran.raised["advice"] is None
+    traceback = ran.raised["traceback"]
+    assert traceback.startswith("Traceback") and "in inner" in traceback and "direct cause" in traceback
+    assert "run.py" not in traceback and traceback == ran.err
+    assert f'File "{__file__}"' in traceback, "where its source is"
+    failure = error_of(ran.raised, "…abc")
+    assert type(failure) is ValueError and isinstance(failure.__cause__, gl.RemoteTraceback)
+
+
+def test_half_a_character_is_no_reason_to_say_nothing(tmp_path: Path) -> None:
+    raised = called(tmp_path, lambda: {"a": 1}["\ud800"]).raised
+    assert raised is not None and raised["type"] == "KeyError" and json.dumps(raised, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(0)", "raise KeyboardInterrupt", "import sys; sys.exit('bad')"])
+def test_what_would_end_a_program_is_raised_like_anything(tmp_path: Path, end: str) -> None:
+    ran = called(tmp_path, lambda: exec(end))
+    assert ran.status == 1 and ran.raised is not None
+    failure = error_of(ran.raised, "…abc")
+    assert isinstance(failure, gl.RemoteError) and failure.type in ("SystemExit", "KeyboardInterrupt")
+
+
+def test_a_class_of_the_program_comes_back_as_that_class(tmp_path: Path) -> None:
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    class OwnError(Exception):
+        def __init__(self, point: Point) -> None:
+            super().__init__(point)
+            self.point = point
+
+    def move(point: Point, fail: bool) -> Point:
+        if fail:
+            raise OwnError(Point(point.x + 1))
+        return Point(point.x + 1)
+
+    moved = called(tmp_path / "a", move, Point(1), False).value
+    assert type(moved) is Point and moved.x == 2
+    raised = called(tmp_path / "b", move, Point(1), True).raised
+    assert raised is not None
+    failure = error_of(raised, "…abc")
+    assert type(failure) is OwnError and failure.point.x == 2
+
+
+def test_several_calls_of_one_task_have_outcomes_of_their_own(tmp_path: Path) -> None:
+    def part(x: int) -> Any:
+        if x == 1:
+            raise ZeroDivisionError("one")
+        if x == 2:
+            raise SystemExit(3)
+        return "large" * 100_000 if x == 3 else [x]
+
+    outcomes = mapped(tmp_path, part, [0], [1], [2], [3], [4]).value
+    assert [each["ok"] for each in outcomes] == [True, False, False, True, True]
+    assert pickle.loads(outcomes[0]["value"]) == [0] and len(pickle.loads(outcomes[3]["value"])) == 500_000
+    assert type(error_of(outcomes[1], "…abc")) is ZeroDivisionError and outcomes[2]["type"] == "SystemExit"
+
+
+def test_large_values_lie_in_files_also_the_function(tmp_path: Path) -> None:
+    weights = os.urandom(1 << 20)
+
+    def same(data: bytes, more: bytes) -> bool:
+        return data == weights and more == weights
+
+    ran = called(tmp_path, same, weights, more=weights)
+    assert ran.value is True
+    assert len(list((ran.folder / "values").iterdir())) == 2, "one object is there once, and the function"
+
+
+def test_a_coroutine_is_run_to_its_end(tmp_path: Path) -> None:
+    async def later(x: int) -> int:
+        import asyncio
+
+        await asyncio.sleep(0)
+        return x + 1
+
+    assert called(tmp_path, later, 1).value == 2
+
+
+def test_a_forked_child_leaves_the_outcome_to_its_parent(tmp_path: Path) -> None:
+    def fork(how: str) -> str:
+        import os
+
+        child = os.fork()
+        if child == 0:
+            if how == "raise":
+                raise ValueError("in the child")
+            return "the child's"
+        _, status = os.waitpid(child, 0)
+        return f"the parent's {status}"
+
+    assert called(tmp_path / "a", fork, "return").value == "the parent's 0"
+    ran = called(tmp_path / "b", fork, "raise")
+    assert ran.value == "the parent's 256" and "in the child" in ran.err
+
+
+def test_a_value_that_cannot_be_sent_is_said(tmp_path: Path) -> None:
+    ran = called(tmp_path, lambda: (each for each in "ab"))
+    assert ran.raised is not None and ran.raised["stage"] == "return" and "generator" in ran.raised["message"]
+    assert "write anything else to a file" in ran.raised["advice"] and "write anything else to a file" in ran.err
+    failure = error_of(ran.raised, "…abc")
+    assert isinstance(failure, gl.RemoteError) and "could not send what its function returned" in str(failure)
+
+
+def test_a_lost_module_is_named_with_what_to_do(tmp_path: Path) -> None:
+    call = {"serializer": "json", "payload": "{}", "entrypoint": "lost.deep:f"}
+    for raised in (run(tmp_path / "a", call).raised, called(tmp_path / "b", lambda: __import__("lost.deep")).raised):
+        assert raised is not None and raised["type"] == "ModuleNotFoundError"
+        assert "lost is not there for" in raised["advice"] and "requirements" in raised["advice"]
+        assert "source" in raised["advice"]
+
+
+def payload(python: list[int], function: bytes, args: list[bytes]) -> dict[str, Any]:
+    call = {"args": args, "kwargs": {}}
+    fields = {"format": FORMAT, "python": python, "cloudpickle": cloudpickle.__version__, "function": function}
+    data = pickle.dumps({**fields, "calls": [call], "many": False}, 4)
+    return {"serializer": "cloudpickle", "payload": base64.b64encode(data).decode()}
+
+
+def test_code_of_another_python_is_refused_and_what_is_imported_is_not(tmp_path: Path) -> None:
+    args = [pickle.dumps((-3, "x")[0])]
+    raised = run(tmp_path / "a", payload([3, 5, 0], cloudpickle.dumps(lambda x: x), args)).raised
+    assert raised is not None and raised["stage"] == "load"
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for text in (raised["message"], raised["advice"]):
+        assert "Python 3.5" in text and here in text
+    assert 'python="3.5"' in raised["advice"] and "module of the project" in raised["advice"]
+    assert "could not read its call" in str(error_of(raised, "…abc"))
+    assert run(tmp_path / "b", payload([3, 5, 0], pickle.dumps(abs), args)).value == 3
+
+
+def others() -> list[str]:
+    """Interpreters of other minor versions that this machine has."""
+    found = []
+    for minor in range(9, 20):
+        path = shutil.which(f"python3.{minor}")
+        if path and minor != sys.version_info[1]:
+            if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+                found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("python", [sys.executable, *others()])
+def test_it_works_with_every_python_of_this_machine(tmp_path: Path, python: str) -> None:
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    (tmp_path / "a" / "workspace").mkdir(parents=True)
+    (tmp_path / "a" / "workspace" / "mine.py").write_text("def add(x, y=1):\n    return x + y\n")
+    entry = {"serializer": "json", "payload": json.dumps({"args": [1]}), "entrypoint": "mine:add"}
+    assert run(tmp_path / "a", entry, python=python).returned == b"2"
+    ran: Ran = called(tmp_path / "b", add, 1, 2, python=python)
+    if python == sys.executable:
+        assert ran.value == 3
+    else:
+        assert ran.raised is not None and "code cannot go from" in ran.raised["advice"]
+
+
+@pytest.mark.parametrize(
+    "item, expected",
+    [
+        (None, [[1], {"a": 2}]),
+        (5, [[1, 5], {"a": 2}]),
+        ({"lr": 0.1}, [[1, {"lr": 0.1}], {"a": 2}]),
+        ({"args": [7], "kwargs": {"b": 3}}, [[1, 7], {"a": 2, "b": 3}]),
+        ({"payload": '{"args": [9]}'}, [[9], {}]),
+    ],
+)
+def test_json_calls_and_the_items_of_their_arrays(tmp_path: Path, item: Any, expected: Any) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "mine.py").write_text("class Deep:\n    def f(*a, **k):\n        return [a, k]\n")
+    call = {"serializer": "json", "payload": '{"args": [1], "kwargs": {"a": 2}}', "entrypoint": "mine:Deep.f"}
+    returned = run(tmp_path, {**call, "item": item, "index": 0}).returned
+    assert returned is not None and json.loads(returned) == expected
+
+
+def test_what_is_no_json_is_not_returned(tmp_path: Path) -> None:
+    call = {"serializer": "json", "payload": '{"args": ["nan"]}', "entrypoint": "builtins:float"}
+    raised = run(tmp_path, call).raised
+    assert raised is not None and raised["stage"] == "return" and "JSON" in raised["message"]

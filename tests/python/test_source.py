@@ -1,0 +1,122 @@
+"""What goes along with a function: which project, which of its folders, and what its interpreter may lack."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+import types
+from pathlib import Path
+
+import gpulayer as gl
+import pytest
+from gpulayer import library, source
+from gpulayer.source import Source, found, root_above
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, name: str, file: Path) -> None:
+    """A module that was imported from a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    module = types.ModuleType(name)
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder beside the home, and the current one."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(source, "_starts", lambda: [tmp_path / "project"])
+    return tmp_path / "project"
+
+
+def test_the_nearest_marker_wins_and_never_home_nor_what_holds_it(tmp_path: Path) -> None:
+    home = tmp_path / "ann"
+    for folder in (home / "repo" / "pkg" / "deep", home / "work"):
+        folder.mkdir(parents=True)
+    for marker in (home / "repo" / ".git", home / "repo" / "pkg" / "pyproject.toml", home / ".git", tmp_path / ".git"):
+        marker.touch()
+    assert root_above(home / "repo" / "pkg" / "deep", home) == home / "repo" / "pkg"
+    assert root_above(home / "repo", home) == home / "repo"
+    assert (
+        root_above(home / "work", home) is None
+        and root_above(home, home) is None
+        and root_above(tmp_path, home) is None
+    )
+    assert root_above(Path("/"), None) is None
+
+
+def test_nothing_goes_along_without_a_module_of_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / ".git").mkdir()
+    assert found() is None
+    loaded(monkeypatch, "installed_there", project / ".venv" / "lib" / "site-packages" / "installed_there.py")
+    assert found() is None
+    loaded(monkeypatch, "mine", project / "mine.py")
+    here = found()
+    assert here is not None and here.root == project and here.paths == (".",)
+    assert found("none") is None
+
+
+def test_where_modules_were_found_is_searched_there_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "pyproject.toml").touch()
+    loaded(monkeypatch, "pkg", project / "src" / "pkg" / "__init__.py")
+    loaded(monkeypatch, "pkg.sub", project / "src" / "pkg" / "sub" / "__init__.py")
+    loaded(monkeypatch, "pkg.sub.deep", project / "src" / "pkg" / "sub" / "deep.py")
+    loaded(monkeypatch, "tool", project / "tools" / "tool.py")
+    monkeypatch.setattr("sys.path", [str(project / "tools"), *sys.path, str(project / "src")])
+    here = found()
+    assert here is not None and here.paths == ("tools", "src")
+
+
+def test_an_unmarked_folder_counts_when_modules_lie_in_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(monkeypatch, "deep_one", project / "some" / "checkout" / "deep_one.py")
+    assert found() is None
+    loaded(monkeypatch, "mine", project / "mine.py")
+    here = found()
+    assert here is not None and here.root == project
+
+
+def test_an_edit_is_seen_and_nothing_else(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(monkeypatch, "mine", project / "mine.py")
+    before = found()
+    (project / "data.csv").write_text("1")
+    assert found() == before and isinstance(before, Source)
+    (project / "mine.py").write_text("x = 1")
+    assert found() != before
+
+
+def test_a_source_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(gl.ConfigurationError, match="is no folder"):
+        found(str(tmp_path / "absent"))
+    assert found(str(tmp_path)) == Source(tmp_path.resolve())
+
+
+def test_what_is_sent_for_an_interpreter_that_has_nothing(tmp_path: Path) -> None:
+    digest, data = library.bundle(True)
+    library.bundle.cache_clear()
+    assert library.bundle(True) == (digest, data) and library.bundle(False)[0] != digest
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        entries = tar.getmembers()
+        assert [each.name for each in entries] == sorted(each.name for each in entries)
+        assert {(each.mtime, each.uid, each.uname, each.mode) for each in entries} == {(0, 0, "", 0o644)}
+        tar.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]
+    script = """
+        import sys
+        sys.path.append(sys.argv[1])
+        import cloudpickle, gpulayer
+        assert cloudpickle.__file__.startswith(sys.argv[1]) and gpulayer.__file__.startswith(sys.argv[1])
+        assert cloudpickle.cloudpickle.__spec__.loader.get_code("cloudpickle.cloudpickle")
+        @gpulayer.remote(memory="1GiB")
+        def add(x): return x + 1
+        assert add(1) == 2 and "httpx" not in sys.modules and "asyncio" not in sys.modules
+        print(cloudpickle.loads(cloudpickle.dumps(lambda: 42))())
+        """
+    code = "\n".join(line[8:] for line in script.splitlines())
+    command = [sys.executable, "-I", "-S", "-W", "error", "-c", code, str(tmp_path)]
+    env = {"GPULAYER_FUNCTION": "/", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert (done.stdout, done.stderr) == ("42\n", "")
