@@ -47,6 +47,7 @@ class Background:
                 self._loop = asyncio.new_event_loop()
                 # Under `-X dev` others' loops are looked at; what takes long here is not theirs to mend.
                 self._loop.slow_callback_duration = math.inf
+                self._loop.set_exception_handler(_unheard)
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="gpulayer", daemon=True)
                 self._thread.start()
             return self._loop
@@ -95,6 +96,13 @@ class Background:
                 loop.run_until_complete(loop.shutdown_default_executor())
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # The HTTP library's reading from a Unix socket, cancelled in the moment in which bytes arrive: it tells a waiting
+    # that is over that there is something to read. Nothing was read yet, and nobody wants to.
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)
 
 
 async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
