@@ -81,3 +81,11 @@ def test_a_folder_goes_as_the_source_of_any_job(far: gl.Client, tmp_path: Path) 
     assert lines(job) == ["from the project", "a.txt"]
     with pytest.raises(gl.ConfigurationError, match="absent"):
         far.submit(gl.command(["true"], source=tmp_path / "absent"))
+
+
+def test_a_function_that_names_this_package_finds_it_there(far: gl.Client) -> None:
+    @gl.remote(client=far, **bare())
+    def version() -> str:
+        return str(gl.__version__)
+
+    assert version.run() == gl.__version__

@@ -24,6 +24,8 @@ FORMAT = 1
 VALUE_BYTES = 64 << 10
 #: Payloads above it go as artifacts: they stand in each record of the job.
 INLINE_BYTES = 8 << 10
+#: Pickles are written in frames of about 64 KiB; what is longer is data.
+_FRAME_BYTES = 256 << 10
 #: Whose pickles need nothing but pickle.
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
 
@@ -58,6 +60,8 @@ class Packing:
     def __init__(self) -> None:
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
         self._files = 0
+        #: Whether something in it comes from this package, which has to be there when it is read.
+        self.names_gpulayer = False
         #: Folders of the source in which modules are searched, beside its top.
         self.paths: list[str] = []
         #: What has to be at the server before the job is submitted, by digest.
@@ -132,6 +136,8 @@ class _Spool:
         piece = memoryview(data)
         self._hash.update(piece)
         self._size_bytes += piece.nbytes
+        if piece.nbytes <= _FRAME_BYTES and b"gpulayer" in piece.tobytes():
+            self._packing.names_gpulayer = True
         if self._file is None and self._size_bytes > self._most_bytes:
             self._file = self._packing.open_file()
             self._file.write(self.held)

@@ -18,7 +18,7 @@ from .function_job import CALLS_LABEL, FunctionJob
 from .maps import Map
 from .remote_function import RemoteFunction
 from .results import Outcome
-from .spec import Spec, command, is_address
+from .spec import Spec, command, is_address, own_python
 
 if TYPE_CHECKING:
     from .job_handle import Job
@@ -216,8 +216,10 @@ class Submission:
         if bundle is not None:
             spec = spec | {"source": bundle.address}
         parcels = dict(self._packing.parcels)
-        if not (self._client.is_own and library.is_installed()):
-            place = self._library(parcels)
+        with_gpulayer = self._source is not None or self._packing.names_gpulayer
+        same = self._client.is_own and "PATH" not in spec.fields.get("env", ()) and own_python({})
+        if not (same and library.is_installed(with_gpulayer)):
+            place = self._library(with_gpulayer, parcels)
             spec = spec | {"inputs": [*spec.fields.get("inputs", ()), place]}
         await self._send(parcels)
         items = spec.fields.get("array", {}).get("items", ())
@@ -225,8 +227,8 @@ class Submission:
             return await self._client.submitted(spec, self._key, headers={} if bundle is None else bundle.headers)
         return (await self._client.all_submitted([spec], self._key))[0]
 
-    def _library(self, parcels: dict[str, Parcel]) -> dict[str, Any]:
-        digest, data = library.bundle(self._source is not None)
+    def _library(self, with_gpulayer: bool, parcels: dict[str, Parcel]) -> dict[str, Any]:
+        digest, data = library.bundle(with_gpulayer)
         if not self._is_believed(digest):
             with self._packing.open_file() as file:
                 file.write(data)

@@ -21,10 +21,11 @@ PLACE = ".gpulayer/lib"
 _WITHOUT_REFERENCES = 2
 
 
-def is_installed() -> bool:
-    """Whether this interpreter finds both by itself, wherever it is started."""
+def is_installed(with_gpulayer: bool) -> bool:
+    """Whether this interpreter finds by itself, wherever it is started, what would be sent."""
+    files = [cloudpickle.__file__, __file__] if with_gpulayer else [cloudpickle.__file__]
     site = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")]
-    return all(os.path.realpath(file).startswith(tuple(site)) for file in (cloudpickle.__file__, __file__))
+    return all(os.path.realpath(file).startswith(tuple(site)) for file in files)
 
 
 @functools.lru_cache(maxsize=None)

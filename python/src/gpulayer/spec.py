@@ -199,11 +199,11 @@ def with_recorded(fields: dict[str, Any], environ: Mapping[str, str]) -> dict[st
         return fields
     recorded = {name: environ[name] for name in RECORDED if environ.get(name)}
     if "function" in workload:
-        recorded.update(_own_python(environ))
+        recorded.update(own_python(environ))
     return {**fields, "env": {**recorded, **env}}
 
 
-def _own_python(environ: Mapping[str, str]) -> dict[str, str]:
+def own_python(environ: Mapping[str, str]) -> dict[str, str]:
     """What makes this interpreter the `python3` of a job, also where nobody activated its environment."""
     folder = os.path.dirname(os.path.abspath(sys.executable or ""))
     same = os.path.realpath(os.path.join(folder, "python3")) == os.path.realpath(sys.executable or "")
