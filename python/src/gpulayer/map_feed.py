@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from . import routes
-from .errors import WaitTimeoutError
+from .errors import UnexpectedAnswerError, WaitTimeoutError
 from .event_stream import Follower
 from .function_job import FunctionJob, calls_of
+from .line import Line as Connections
 from .results import Outcome, fetched, outcomes
 from .terminal import Line
 
@@ -23,6 +24,8 @@ _PAGE = 500
 _NEAR = 8
 #: While more than so many have not ended, those that end within a moment are told together.
 _MANY, _GATHER_S = 16, 0.01
+#: A feed that says nothing for so long is not believed alone.
+_LOOK_AGAIN_S = 30.0
 #: So many values that are artifacts are brought at once, and together no more than so large, one aside.
 _AT_ONCE, _AT_ONCE_BYTES = 8, 64 << 20
 
@@ -40,6 +43,8 @@ class MapFeed:
         self._deadline: Optional[float] = None
         self._line = Line(progress)
         self._events: Optional[Follower[Mapping[str, Any]]] = None
+        self._reading: Optional[asyncio.Future[Optional[list[Mapping[str, Any]]]]] = None
+        self._line_to: Optional[Connections] = None
         #: The children's ids in the order of their indices.
         self._ids: list[str] = []
         self._place: dict[str, int] = {}
@@ -57,6 +62,7 @@ class MapFeed:
         if self._deadline is None:
             self._deadline = time.monotonic() + (self._timeout if self._timeout is not None else float("inf"))
             await self._begin()
+        self._line_to = self._session.line
         try:
             while True:
                 taken = self._taken()
@@ -112,6 +118,10 @@ class MapFeed:
         after = await self._position(self._map.id)
         children = await self._map.client.listed(parent=self._map.id)
         children.sort(key=lambda job: job.record.array_index or 0)
+        if len(children) != self._map.jobs:
+            # The map was removed meanwhile, or else the answer is not to be understood.
+            await self._map.refreshed()
+            raise UnexpectedAnswerError(f"map {self._map} has {self._map.jobs} jobs, and {len(children)} were told of")
         self._ids = [job.id for job in children]
         self._place = {job_id: place for place, job_id in enumerate(self._ids)}
         self._open = set(range(len(children)))
@@ -139,26 +149,45 @@ class MapFeed:
 
     async def _more(self) -> None:
         """Waits until further children have ended, and has their records."""
-        assert self._events is not None and self._deadline is not None
+        assert self._deadline is not None
         done, all_of_them = len(self._ids) - len(self._open), len(self._ids)
         self._line.show(f"{self._map} {done} of {all_of_them} done", done / all_of_them)
         left = self._deadline - time.monotonic()
-        try:
-            batch = await asyncio.wait_for(self._events.next(), None if left == float("inf") else max(left, 0))
-        except asyncio.TimeoutError:
+        if left <= 0:
             raise WaitTimeoutError(
                 f"map {self._map} has not ended within {self._timeout:g} s: {len(self._open)} of {len(self._ids)} "
                 "jobs have not ended"
-            ) from None
+            )
+        batch = await self._told(min(left, _LOOK_AGAIN_S))
+        if batch is None:
+            if left > _LOOK_AGAIN_S:
+                # What ended is told, unless the server has removed it from its feed meanwhile.
+                await self._look(sorted(self._open))
+            return
         if len(self._open) > _MANY:
             # Others end at the same time, and are asked for with the same call.
             await asyncio.sleep(_GATHER_S)
         ended = {
             self._place[event["job_id"]]
-            for event in batch or ()
+            for event in batch
             if event["type"] == "job_ended" and event["job_id"] in self._place
         }
-        for low, high in _runs(sorted(ended & self._open)):
+        await self._look(sorted(ended & self._open))
+
+    async def _told(self, within_s: float) -> Optional[Sequence[Mapping[str, Any]]]:
+        """What the feed says next; `None` when it says nothing for so long. The reading goes on then."""
+        assert self._events is not None
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._events.next())
+        done, _ = await asyncio.wait({self._reading}, timeout=within_s)
+        if not done:
+            return None
+        reading, self._reading = self._reading, None
+        return await reading or ()
+
+    async def _look(self, places: list[int]) -> None:
+        """Has the records of these children, and takes those that have ended."""
+        for low, high in _runs(places):
             for job in await self._listed(low, high):
                 self._arrived(self._place.get(job.id, -1), job)
 
@@ -172,13 +201,17 @@ class MapFeed:
 
     async def close(self) -> None:
         """Lets go of the connection."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            await asyncio.wait({reading})
         if self._events is not None:
             await self._events.close()
 
     def close_soon(self) -> None:
         """The same from any thread, without waiting."""
-        if self._events is not None:
-            self._events.close_soon()
+        if self._line_to is not None:
+            self._line_to.soon(self.close)
 
 
 def _runs(places: list[int]) -> list[tuple[int, int]]:

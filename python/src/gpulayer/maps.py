@@ -50,10 +50,11 @@ class Map(Job, Generic[R]):
 
     def __len__(self) -> int:
         """How many calls it makes."""
-        return calls_of(self.record.labels, self._children)[0] if self.id else 0
+        return calls_of(self.record.labels, self.jobs)[0] if self.id else 0
 
     @property
-    def _children(self) -> int:
+    def jobs(self) -> int:
+        """How many jobs make its calls."""
         array = self.record.spec.get("array") or {}
         for key in ("indices", "items"):
             if array.get(key) is not None:
