@@ -12,6 +12,7 @@ from pathlib import Path
 import gpulayer as gl
 import pytest
 from gpulayer import library, source
+from gpulayer.results import error_of
 from gpulayer.source import Source, found, root_above
 
 
@@ -87,6 +88,20 @@ def test_an_edit_is_seen_and_nothing_else(project: Path, monkeypatch: pytest.Mon
     assert found() == before and isinstance(before, Source)
     (project / "mine.py").write_text("x = 1")
     assert found() != before
+
+
+def test_a_module_that_did_not_travel_is_told_with_why(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded(monkeypatch, "aside", tmp_path / "aside" / "aside.py")
+    told = {"type": "ModuleNotFoundError", "module": "builtins", "message": "No module named 'aside.deep'"}
+    lost = error_of({**told, "stage": "load", "advice": "add it", "traceback": ""}, "…abc")
+    assert f"aside is {tmp_path}/aside/aside.py here, and no project travels" in str(lost) and "add it" not in str(lost)
+    loaded(monkeypatch, "mine", project / "mine.py")
+    lost = error_of({**told, "stage": "load", "advice": "add it", "traceback": ""}, "…abc")
+    assert f"not below the project that travels, {project}" in str(lost)
+    other = error_of({**told, "message": "No module named 'numpy'", "stage": "load", "advice": "add it"}, "…abc")
+    assert "try: add it" in str(other)
 
 
 def test_a_source_that_is_no_folder_is_refused(tmp_path: Path) -> None:

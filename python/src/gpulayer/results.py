@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
-from . import artifacts, routes
+from . import artifacts, routes, source
 from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
 from .session import Session
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Outcome = Callable[[], Any]
 #: Raised by the iterator protocols themselves: one that came from a job would end a loop as if it were over.
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+_LOST = re.compile(r"No module named '(\w+)")
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .*)?')
 
 
@@ -138,6 +139,9 @@ def error_of(told: Mapping[str, Any], job: str) -> Exception:
     traceback = _with_lines(str(told.get("traceback") or ""))
     name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
     dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
+    lost = _LOST.search(message) if name == "ModuleNotFoundError" else None
+    if lost is not None:
+        advice = source.why_not_there(lost.group(1)) or advice
     stage = str(told.get("stage", "call"))
     words: dict[str, Any] = {
         "type": dotted, "message": message, "stage": stage, "advice": advice, "remote_traceback": traceback

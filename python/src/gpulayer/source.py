@@ -13,6 +13,7 @@ from typing import Iterator, Optional
 
 from .errors import ConfigurationError
 
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 _MARKERS = (".git", "pyproject.toml", ".gpulayerignore")
 
 
@@ -61,6 +62,30 @@ def root_above(folder: Path, home: Optional[Path]) -> Optional[Path]:
     return None
 
 
+def why_not_there(name: str) -> Optional[str]:
+    """Of a module that a job lacked and this process has from a file of the user's: why it did not travel."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(file, str) or is_installed(file):
+        return None
+    sent = found()
+    if sent is not None:
+        return (
+            f"{name} is {file} here, which is not below the project that travels, {sent.root}: move it there, or name a "
+            "folder that holds both, source=…"
+        )
+    return (
+        f"{name} is {file} here, and no project travels: neither the current folder nor the program's, nor one above "
+        "them, has .git, pyproject.toml or .gpulayerignore (your home folder does not count). Put one beside your "
+        "modules, or name the folder, source=…"
+    )
+
+
+def is_installed(file: str) -> bool:
+    """Whether a module's file is a package's or Python's own, and not the user's."""
+    real = _real(file)
+    return real.startswith(_installed()) or bool(_PACKAGES.intersection(Path(real).parts))
+
+
 def _allowed(folder: Path, home: Optional[Path]) -> bool:
     return folder.parent != folder and not (home is not None and (home == folder or folder in home.parents))
 
@@ -91,7 +116,7 @@ def _modules(root: Path) -> Iterator[tuple[str, str]]:
         real = _real(file)
         if not real.startswith(inside) or real.startswith(apart):
             continue
-        if not {"site-packages", "dist-packages"}.intersection(Path(real).parts):
+        if not _PACKAGES.intersection(Path(real).parts):
             yield name, real
 
 
