@@ -58,6 +58,8 @@ def test_a_submitted_call_is_a_job_with_a_value(client: gl.Client) -> None:
     assert job.record.spec["resources"]["memory_bytes"] == 64 << 20
     again = client.attach(job.id)
     assert isinstance(again, gl.FunctionJob) and again.result() == "hello you"
+    keyed = speak.options(key="tonight")
+    assert keyed.submit("you") == keyed.submit("you") != keyed.options(key="tomorrow").submit("you")
     repeated = job.retry()
     assert isinstance(repeated, gl.FunctionJob) and repeated.result() == "hello you"
 
