@@ -140,7 +140,8 @@ def _entrypoint(function: Callable[..., Any]) -> Optional[str]:
     if any(module == each or module.startswith(f"{each}.") for each in by_value):
         return None
     place: Any = sys.modules.get(module)
-    if getattr(place, "__spec__", None) is None:
+    named = all(part.isidentifier() for part in [*module.split("."), *path.split(".")])
+    if not named or getattr(place, "__spec__", None) is None:
         return None
     for part in path.split("."):
         place = getattr(place, part, None)
