@@ -110,10 +110,9 @@ def test_who_stops_waiting_ends_the_program(server: Server, tree: Path, tmp_path
     slow.chmod(0o755)
 
     async def work() -> None:
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            gl.connect(server.url, token=server.token, pin=server.pin) as client,
-        ):
+        with pytest.MonkeyPatch.context() as patch, gl.connect(
+            server.url, token=server.token, pin=server.pin
+        ) as client:
             patch.setattr(folders, "find_binary", lambda: str(slow))
             putting = asyncio.ensure_future(client.put.aio(tree))
             while not pid.exists():
