@@ -11,6 +11,7 @@ mod error;
 mod links;
 mod listing;
 mod owner;
+mod pack;
 mod place;
 mod remove;
 mod snapshot;
@@ -28,6 +29,7 @@ pub use collect::{
 pub use copy::digest_of;
 pub use error::ArtifactError;
 pub use owner::give_contents;
+pub use pack::pack;
 pub use place::place_input;
 pub use remove::{RemoveError, empty_folder, remove_in, remove_tree};
 pub use snapshot::Snapshot;

@@ -8,6 +8,7 @@
 mod accepting;
 mod adoption;
 mod cache;
+mod checkpoint;
 mod collecting;
 mod folder;
 mod function;
@@ -55,6 +56,7 @@ use crate::process::account::Account;
 use crate::process::{ProcessError, ShimPool, SpoolReader, TaskProcess};
 
 use adoption::Recovered;
+use collecting::Wanted;
 use folder::TaskFolder;
 pub use held::HeldTasks;
 pub use kept::KeptWorkspaces;
@@ -363,6 +365,9 @@ impl TaskRunner {
         let runs = found == Found::Running;
         let mut effects = Vec::new();
         let mut run = TaskRun::adopt(&assignment.spec, found, &mut effects);
+        if assignment.checkpoint.is_some() {
+            run.begins_with_a_checkpoint();
+        }
         self.note_what_is_not_held(&assignment, &mut run);
         self.tasks.insert(task_id, Task::new(assignment, folder, run));
         if runs {
@@ -446,7 +451,7 @@ impl TaskRunner {
                     runner.do_send(LogsSent { task_id, spool, event });
                 });
             }
-            Effect::Collect { whole_log } => {
+            Effect::Collect { whole_log, with_checkpoint } => {
                 let silent = whole_log == WholeLog::InLines && task.assignment.gpus.is_empty();
                 if silent && collecting::nothing_to_collect(&task.assignment.spec, &task.folder) {
                     self.on(task_id, Event::Collected(Collection::default()), ctx);
@@ -454,8 +459,8 @@ impl TaskRunner {
                     let (stop, stopped) = oneshot::channel();
                     task.collecting = Some(stop);
                     let (assignment, folder) = (task.assignment.clone(), task.folder.clone());
-                    let errand =
-                        collecting::collect(Arc::clone(around), assignment, folder, whole_log, stopped);
+                    let wanted = Wanted { whole_log, with_checkpoint };
+                    let errand = collecting::collect(Arc::clone(around), assignment, folder, wanted, stopped);
                     send_back(task_id, errand, ctx.address());
                 }
             }
@@ -485,10 +490,10 @@ impl TaskRunner {
         let (stops, ordered) = mpsc::unbounded_channel();
         task.stops = Some(stops);
         let (folder, runner) = (task.folder.clone(), ctx.address());
-        let shims = self.around.options.shims.clone();
+        let around = Arc::clone(&self.around);
         actix::spawn(async move {
             let tell = |event| runner.do_send(Happened { task_id, event });
-            running::watch(task_id, bring, &shims, &folder, ordered, tell).await;
+            running::watch(task_id, bring, &around, &folder, ordered, tell).await;
         });
     }
 

@@ -73,6 +73,7 @@ fn news(event: &Event) -> Option<String> {
         | EventType::JobCancelRequested
         | EventType::JobEnded
         | EventType::TaskPhase
+        | EventType::TaskCheckpoint
         | EventType::StaleFinish
         | EventType::Audit => return None,
     };

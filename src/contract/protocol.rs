@@ -322,6 +322,9 @@ pub struct Assignment {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<GangPlace>)]
     pub gang: Option<Arc<GangPlace>>,
+    /// The checkpoint that earlier attempts left, of a gang that of rank 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Digest>,
 }
 
 /// One thing a worker reports of one task.
@@ -362,8 +365,23 @@ pub enum Report {
         /// That word.
         progress: TaskProgress,
     },
+    /// The program's checkpoint is on the server: the next attempt begins with it.
+    Checkpoint {
+        /// What was kept; none when its bytes never came.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<KeptCheckpoint>,
+    },
     /// The task's tree is gone and its log is acknowledged.
     Finish(Box<Finish>),
+}
+
+/// A checkpoint of a program: a tar of its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeptCheckpoint {
+    /// Its bytes.
+    pub artifact: Digest,
+    /// How many.
+    pub size_bytes: u64,
 }
 
 /// How a task ended on its worker.

@@ -305,6 +305,7 @@ impl LiveArray {
             not_before: None,
             avoid: None,
             memory_bytes: None,
+            checkpoint: None,
             end: self.end.clone(),
         }
     }

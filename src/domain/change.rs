@@ -40,6 +40,15 @@ pub enum Change {
     ArrayInserted(Box<ArrayRecord>),
     /// Children of an array moved: how many are where.
     ArrayMoved(JobId, ArrayProgress),
+    /// A job's checkpoint is kept, and the one before it no longer.
+    CheckpointKept {
+        /// The job.
+        job_id: JobId,
+        /// The new one; `None` = none is needed any more.
+        kept: Option<Digest>,
+        /// The one before it.
+        before: Option<Digest>,
+    },
     /// The program of a job said how far it is.
     JobProgressed(JobId, Box<TaskProgress>),
     /// Outputs of other jobs became inputs of an array that waits: its spec, that of each child, and all artifacts that
@@ -155,6 +164,8 @@ pub struct JobStanding {
     pub avoid: Option<WorkerId>,
     /// What this attempt asks for, once `memory_growth` has raised it above the spec's request.
     pub memory_bytes: Option<u64>,
+    /// What its next attempt begins with.
+    pub checkpoint: Option<Digest>,
     /// How it ended.
     pub end: Option<Box<End>>,
 }

@@ -20,6 +20,7 @@ use super::change::{Change, JobRecord, JobStanding};
 use super::dependency::Wait;
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
 use super::placement::{Holding, Place, Shape};
+use crate::contract::artifact::Digest;
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
@@ -73,6 +74,8 @@ pub struct LiveJob {
     cancel_requested_at: Option<Timestamp>,
     /// What this attempt asks for, once it has grown above the spec's request.
     memory_bytes: Option<u64>,
+    /// What its next attempt begins with.
+    checkpoint: Option<Digest>,
     /// Jobs that have to be over before this one is placed.
     waits: Vec<Wait>,
     stage: Stage,
@@ -171,6 +174,7 @@ impl LiveJob {
             not_before: None,
             cancel_requested_at: None,
             memory_bytes: None,
+            checkpoint: None,
             waits: Vec::new(),
             stage: Stage::Queued,
         }
@@ -204,6 +208,7 @@ impl LiveJob {
             not_before: standing.not_before,
             cancel_requested_at: standing.cancel_requested_at,
             memory_bytes: standing.memory_bytes,
+            checkpoint: standing.checkpoint,
             waits,
             stage,
         }
@@ -339,6 +344,7 @@ impl LiveJob {
             not_before: self.not_before,
             avoid: self.avoid,
             memory_bytes: self.memory_bytes,
+            checkpoint: self.checkpoint,
             end: None,
         };
         if let Stage::Ended(ended) = &self.stage {

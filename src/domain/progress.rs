@@ -1,5 +1,6 @@
 //! What a program's word about its progress may be, and how it is shown.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::contract::progress::TaskProgress;
@@ -27,9 +28,21 @@ pub fn bounded(mut said: TaskProgress) -> Option<TaskProgress> {
     (said != TaskProgress::default()).then_some(said)
 }
 
-/// What a program wrote down; `None` when it is not what one reads there, perhaps half of it.
-pub fn read(text: &[u8]) -> Option<TaskProgress> {
-    serde_json::from_slice(text).ok().and_then(bounded)
+/// What a program wrote down.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Word {
+    /// How far it is.
+    #[serde(flatten)]
+    pub progress: Option<TaskProgress>,
+    /// How many checkpoints it has made; 0 = it does not count them.
+    #[serde(default)]
+    pub checkpoint: u64,
+}
+
+/// Reads it; `None` when it is not what one reads there, perhaps half of it.
+pub fn read(text: &[u8]) -> Option<Word> {
+    let word: Word = serde_json::from_slice(text).ok()?;
+    Some(Word { progress: word.progress.and_then(bounded), ..word })
 }
 
 /// `30/100 (30 %) · step 12 · loss=0.31`.
@@ -77,7 +90,7 @@ mod tests {
     use super::*;
 
     fn said(value: serde_json::Value) -> Option<TaskProgress> {
-        read(value.to_string().as_bytes())
+        read(value.to_string().as_bytes())?.progress
     }
 
     #[test]
@@ -97,11 +110,9 @@ mod tests {
         for nothing in [json!({}), json!([]), json!({"done": -1}), json!({"step": -1})] {
             assert_eq!(said(nothing.clone()), None, "{nothing}");
         }
-        assert_eq!(read_half(), None);
-    }
-
-    fn read_half() -> Option<TaskProgress> {
-        read(b"{\"done\": 3, \"to")
+        assert_eq!(super::read(b"{\"done\": 3, \"to"), None, "half of it");
+        let counts = super::read(b"{\"checkpoint\": 2}").unwrap();
+        assert_eq!((counts.progress, counts.checkpoint), (None, 2));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::contract::end::{End, EndReason};
 use crate::contract::function::Returned;
 use crate::contract::problem::Warning;
 use crate::contract::progress::TaskProgress;
-use crate::contract::protocol::{Finish, Report, StopReason};
+use crate::contract::protocol::{Finish, KeptCheckpoint, Report, StopReason};
 use crate::contract::spec::JobSpec;
 use crate::contract::worker::{Phase, StuckProcess};
 use crate::domain::verdict::shim_lost;
@@ -92,6 +92,8 @@ pub enum Event {
     },
     /// The program said how far it is.
     Progressed(TaskProgress),
+    /// Its checkpoint is on the server.
+    CheckpointKept(KeptCheckpoint),
     /// The program and its whole tree are gone.
     Ended(ExitFacts),
     /// The shim vanished without a word; its tree was swept.
@@ -131,6 +133,8 @@ pub struct Collection {
     pub result: Option<Returned>,
     /// The program's last word about how far it is.
     pub progress: Option<TaskProgress>,
+    /// What its next attempt is to begin with.
+    pub checkpoint: Option<KeptCheckpoint>,
     /// Single files that could not be brought back, or why none was looked for.
     pub warnings: Vec<Warning>,
     /// Nothing could be looked for: what is there is kept unseen.
@@ -169,6 +173,8 @@ pub enum Effect {
     Collect {
         /// Where the whole log is.
         whole_log: WholeLog,
+        /// Whether another attempt may follow, which wants the checkpoint.
+        with_checkpoint: bool,
     },
     /// Bring no more of them; still answered by `Collected`, in which what was not brought is named.
     StopCollecting,
@@ -223,6 +229,11 @@ impl Outcome {
             Outcome::Exited(facts) => matches!(facts.exit, Exit::Exited { .. } | Exit::Signalled { .. }),
             Outcome::Lost { .. } => false,
         }
+    }
+
+    /// Whether it may be a success.
+    fn exited_well(&self) -> bool {
+        matches!(self, Outcome::Exited(facts) if facts.exit == (Exit::Exited { code: 0 }) && facts.stop.is_none())
     }
 
     fn whole_log(&self) -> WholeLog {
@@ -307,6 +318,11 @@ impl TaskRun {
         }
     }
 
+    /// It begins with what an earlier attempt left.
+    pub fn begins_with_a_checkpoint(&mut self) {
+        self.stages = true;
+    }
+
     /// Something for its finish that its user should know.
     pub fn note(&mut self, warning: Warning) {
         self.notes.push(warning);
@@ -339,7 +355,8 @@ impl TaskRun {
                 self.log_moved(|log| log.acknowledged(next_n), effects);
             }
             Event::Stuck { processes } => self.stuck(processes, effects),
-            Event::Progressed(progress) => self.progressed(progress, effects),
+            Event::Progressed(progress) => self.said(Report::Progress { progress }, effects),
+            Event::CheckpointKept(kept) => self.said(Report::Checkpoint { kept: Some(kept) }, effects),
             Event::Ended(mut facts) => {
                 self.notes.append(&mut facts.warnings);
                 let end = LogEnd { last_n: facts.last_n, lost_records: facts.lost_records };
@@ -451,9 +468,10 @@ impl TaskRun {
         }
     }
 
-    fn progressed(&mut self, progress: TaskProgress, effects: &mut Vec<Effect>) {
+    /// Something that only a running program says.
+    fn said(&mut self, report: Report, effects: &mut Vec<Effect>) {
         if self.stage == Stage::Executing && !self.abandoned {
-            effects.push(Effect::Report(Report::Progress { progress }));
+            effects.push(Effect::Report(report));
         }
     }
 
@@ -482,11 +500,12 @@ impl TaskRun {
             }
             (LogStep::Drained, Stage::Draining(outcome)) => {
                 let whole_log = outcome.whole_log();
+                let with_checkpoint = !outcome.exited_well();
                 self.stage = Stage::Collecting(outcome.clone());
                 if self.collects {
                     effects.push(Effect::Report(Report::Phase { phase: Phase::Finishing }));
                 }
-                effects.push(Effect::Collect { whole_log });
+                effects.push(Effect::Collect { whole_log, with_checkpoint });
             }
             (LogStep::Wait | LogStep::Drained, _) => {}
         }
@@ -535,7 +554,8 @@ impl TaskRun {
             Outcome::Lost { timed_out } => (shim_lost(*timed_out, spec), *timed_out),
         };
         let last_word = collection.progress.map(|progress| Effect::Report(Report::Progress { progress }));
-        effects.extend(last_word);
+        let kept = collection.checkpoint.map(|kept| Effect::Report(Report::Checkpoint { kept: Some(kept) }));
+        effects.extend(last_word.into_iter().chain(kept));
         self.stage = Stage::Finishing { keep: collection.set_aside || !collection.undeclared.is_empty() };
         let mut warnings = std::mem::take(&mut self.notes);
         warnings.extend(self.log_gaps.warning(self.log.last_n()).into_iter().chain(collection.warnings));

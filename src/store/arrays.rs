@@ -30,6 +30,7 @@ const FRESH_CHILD: JobStanding = JobStanding {
     not_before: None,
     avoid: None,
     memory_bytes: None,
+    checkpoint: None,
     end: None,
 };
 

@@ -9,6 +9,7 @@ use super::schema::{
     workers,
 };
 use super::words;
+use crate::contract::artifact::Digest;
 use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::quantity::Timestamp;
@@ -114,12 +115,14 @@ pub struct Attempts {
     pub memory_bytes: Option<u64>,
     #[serde(default)]
     pub preemptions: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Digest>,
 }
 
 impl Attempts {
     fn of(standing: &JobStanding) -> Option<String> {
-        let JobStanding { not_before, avoid, memory_bytes, preemptions, .. } = *standing;
-        let attempts = Self { not_before, avoid, memory_bytes, preemptions };
+        let JobStanding { not_before, avoid, memory_bytes, preemptions, checkpoint, .. } = *standing;
+        let attempts = Self { not_before, avoid, memory_bytes, preemptions, checkpoint };
         (attempts != Self::default()).then(|| json(&attempts))
     }
 }

@@ -100,7 +100,8 @@ pub struct JobStandingRow {
 impl JobStandingRow {
     pub fn read(self) -> Result<JobStanding, StoreError> {
         let attempts = self.attempts.map(|text| json(&text, "job_standings.attempts")).transpose()?;
-        let Attempts { not_before, avoid, memory_bytes, preemptions } = attempts.unwrap_or_default();
+        let Attempts { not_before, avoid, memory_bytes, preemptions, checkpoint } =
+            attempts.unwrap_or_default();
         Ok(JobStanding {
             state: words::read_job_state(&self.state)?,
             attempt: number(self.attempt, "job_standings.attempt")?,
@@ -117,6 +118,7 @@ impl JobStandingRow {
             not_before,
             avoid,
             memory_bytes,
+            checkpoint,
             end: self.end_json.map(|text| json(&text, "job_standings.end_json").map(Box::new)).transpose()?,
         })
     }

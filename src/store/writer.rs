@@ -202,6 +202,13 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
         Change::JobMoved(..) | Change::TaskMoved(..) => {}
         Change::ArrayInserted(array) => arrays::insert(connection, array)?,
         Change::ArrayMoved(id, progress) => write_progress(connection, *id, &forms::json(progress))?,
+        Change::CheckpointKept { job_id, kept, before } => {
+            if let Some(before) = before {
+                delete(artifact_refs::table.find((job_id.to_bytes(), false, *before.bytes())))
+                    .execute(connection)?;
+            }
+            refer(connection, *job_id, false, kept.as_slice())?;
+        }
         Change::JobProgressed(id, progress) => write_progress(connection, *id, &forms::json(&**progress))?,
         Change::ArrayFilled(id, spec, child_spec, artifacts) => {
             diesel::update(jobs::table.find(id.to_bytes()))

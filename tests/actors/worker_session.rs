@@ -171,6 +171,7 @@ fn offer() -> Offer {
         gpus: Vec::new(),
         array: None,
         gang: None,
+        checkpoint: None,
     };
     Offer { assignment }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 
 mod arrays;
+mod checkpoints;
 mod command_line;
 mod crashes;
 mod dependencies;

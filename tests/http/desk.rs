@@ -504,6 +504,7 @@ fn queued() -> JobStanding {
         not_before: None,
         avoid: None,
         memory_bytes: None,
+        checkpoint: None,
         end: None,
     }
 }

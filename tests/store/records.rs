@@ -57,6 +57,7 @@ pub fn standing(state: JobState, event_seq: u64) -> JobStanding {
         not_before: None,
         avoid: None,
         memory_bytes: None,
+        checkpoint: None,
         end: None,
     }
 }

@@ -18,6 +18,7 @@ fn kinds(server: &Server, task_id: TaskId) -> Vec<&'static str> {
             Report::Decline { .. } => "decline",
             Report::Stuck { .. } => "stuck",
             Report::Progress { .. } => "progress",
+            Report::Checkpoint { .. } => "checkpoint",
             Report::Finish(_) => "finish",
         };
         of_task.map(|item| kind(&item.report)).collect()

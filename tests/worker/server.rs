@@ -140,6 +140,7 @@ impl Server {
             gpus,
             array: None,
             gang: None,
+            checkpoint: None,
         };
         self.change(|record| record.offers.insert(task_id, assignment));
         task_id

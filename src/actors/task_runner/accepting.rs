@@ -69,6 +69,9 @@ impl TaskRunner {
             Ok(folder) => {
                 let mut effects = Vec::new();
                 let mut run = TaskRun::new(&assignment.spec, &mut effects);
+                if assignment.checkpoint.is_some() {
+                    run.begins_with_a_checkpoint();
+                }
                 self.note_what_is_not_held(&assignment, &mut run);
                 self.tasks.insert(task_id, Task::new(assignment, folder, run));
                 self.carry_out(task_id, effects, ctx);

@@ -15,6 +15,7 @@ use futures_util::stream::{self, StreamExt};
 use tokio::sync::oneshot;
 
 use super::Surroundings;
+use super::checkpoint;
 use super::folder::{TaskFolder, real_folder};
 use super::function;
 use super::hidden_names::hide_secrets;
@@ -38,10 +39,20 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
 const STOPPED: &str = "the task was ordered to stop at once before it was brought";
 
+/// What is looked for beside the files.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// Where the whole log is.
+    pub(super) whole_log: WholeLog,
+    /// Whether the checkpoint is kept.
+    pub(super) with_checkpoint: bool,
+}
+
 /// Whether there is nothing to look for.
 pub(super) fn nothing_to_collect(spec: &JobSpec, folder: &TaskFolder) -> bool {
     let function = spec.workload.function().is_some();
-    let silent = std::fs::symlink_metadata(folder.progress_file()).is_err();
+    let absent = |path| std::fs::symlink_metadata(path).is_err();
+    let silent = absent(folder.progress_file()) && absent(folder.checkpoint());
     silent
         && !function
         && spec.outputs.is_empty()
@@ -54,16 +65,26 @@ pub(super) async fn collect(
     around: Arc<Surroundings>,
     assignment: Assignment,
     folder: TaskFolder,
-    whole_log: WholeLog,
+    wanted: Wanted,
     stopped: oneshot::Receiver<()>,
 ) -> Event {
     let left = around.options.gpus.take_back(assignment.task_id);
     let brought = async {
-        let log = keep_log(&around, &folder, whole_log).await;
+        let log = keep_log(&around, &folder, wanted.whole_log).await;
         (log, collect_files(&around, &assignment, &folder, stopped).await)
     };
     let ((log, mut collection), left) = future::join(brought, left).await;
-    collection.progress = Progress::of(&folder).news().await;
+    let word = Progress::of(&folder).news().await.unwrap_or_default();
+    collection.progress = word.progress;
+    if wanted.with_checkpoint && folder.wants_checkpoint(word.checkpoint) {
+        match checkpoint::keep(&around, &folder).await {
+            Ok(kept) => collection.checkpoint = kept,
+            Err(why) => {
+                let detail = format!("the checkpoint could not be kept: {why}");
+                collection.warnings.push(Warning { pointer: String::new(), detail });
+            }
+        }
+    }
     if let Some(called) = assignment.spec.workload.function() {
         match function::bring_back(&around, called, &folder).await {
             Ok(returned) => collection.result = returned,

@@ -40,6 +40,9 @@ const BEFORE_FILE: &str = "before.json";
 pub(super) const WORKSPACE: &str = "workspace";
 pub(super) const TMP: &str = "tmp";
 pub(super) const FUNCTION: &str = "function";
+pub(super) const CHECKPOINT: &str = "checkpoint";
+const PACKED_FILE: &str = "checkpoint.tar";
+const KEPT_FILE: &str = "checkpoint-kept";
 const PROGRESS_FILE: &str = ".gpulayer-progress.json";
 /// More is not read.
 const MOST_PROGRESS_BYTES: u64 = 16 * 1024;
@@ -47,6 +50,8 @@ const MOST_PROGRESS_BYTES: u64 = 16 * 1024;
 pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 /// What the log of some leaves beside that.
 const LOG_LEFTOVERS: [&str; 2] = [process::OVERFLOW_FILE, process::WHOLE_LOG_FILE];
+/// What the checkpoints of some leave.
+const CHECKPOINT_LEFTOVERS: [&str; 2] = [PACKED_FILE, KEPT_FILE];
 
 /// The mode of a folder that other users may pass through and not list.
 const PASSABLE: u32 = 0o711;
@@ -204,6 +209,33 @@ impl TaskFolder {
         self.tmp().join(PROGRESS_FILE)
     }
 
+    /// Where the program keeps what its next attempt begins with; in the temporary folder as well.
+    pub(super) fn checkpoint(&self) -> PathBuf {
+        self.tmp().join(CHECKPOINT)
+    }
+
+    /// The same as one file, on its way to the server.
+    pub(super) fn packed_checkpoint(&self) -> PathBuf {
+        self.path.join(PACKED_FILE)
+    }
+
+    /// Opens the temporary folder.
+    pub(super) fn open_tmp(&self) -> io::Result<OwnedFd> {
+        open_folder_beneath(self.open()?.as_fd(), &relative(TMP)?)
+    }
+
+    /// A program that counts its checkpoints says when one is whole: only such a one is kept. Whether there is one that
+    /// was not kept yet; of a program that does not count, the folder as it is left.
+    pub(super) fn wants_checkpoint(&self, counted: u64) -> bool {
+        let kept = self.read(KEPT_FILE).ok().and_then(|text| String::from_utf8(text).ok()?.parse().ok());
+        counted == 0 || counted > kept.unwrap_or(0)
+    }
+
+    /// From now on this one is kept.
+    pub(super) fn note_checkpoint(&self, counted: u64) -> io::Result<()> {
+        write_private(&self.path.join(KEPT_FILE), counted.to_string().as_bytes())
+    }
+
     /// What the program wrote of its progress; `None` when that is as it was, or nothing.
     pub(super) fn progress(&self, known: &mut Option<(u64, i128)>) -> io::Result<Option<Vec<u8>>> {
         let path = relative(&format!("{TMP}/{PROGRESS_FILE}"))?;
@@ -277,6 +309,7 @@ impl TaskFolder {
         fs::rename(&self.path, to)?;
         remove_files(folder.as_fd(), &LEFTOVERS)?;
         remove_files(folder.as_fd(), &LOG_LEFTOVERS)?;
+        remove_files(folder.as_fd(), &CHECKPOINT_LEFTOVERS)?;
         remove_files(folder.as_fd(), &[TASK_FILE, BEFORE_FILE])?;
         for name in [TMP, FUNCTION] {
             remove_in(folder.as_fd(), name).map_err(io::Error::other)?;
@@ -341,6 +374,7 @@ mod tests {
             gpus: Vec::new(),
             array: None,
             gang: None,
+            checkpoint: None,
         }
     }
 

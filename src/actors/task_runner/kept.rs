@@ -231,6 +231,7 @@ mod tests {
             gpus: Vec::new(),
             array: None,
             gang: None,
+            checkpoint: None,
         };
         let tasks = worker.path().join("tasks");
         fs::create_dir(&tasks).unwrap();

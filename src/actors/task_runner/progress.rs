@@ -1,14 +1,13 @@
 //! What a running program says of itself in its progress file.
 
 use super::folder::TaskFolder;
-use crate::contract::progress::TaskProgress;
-use crate::domain::progress;
+use crate::domain::progress::{self, Word};
 
 /// One task's file, and what was read of it last.
 pub(super) struct Progress {
     folder: TaskFolder,
     stamp: Option<(u64, i128)>,
-    said: Option<TaskProgress>,
+    said: Option<Word>,
 }
 
 impl Progress {
@@ -17,7 +16,7 @@ impl Progress {
     }
 
     /// What it says now, if that is another word than before.
-    pub(super) async fn news(&mut self) -> Option<TaskProgress> {
+    pub(super) async fn news(&mut self) -> Option<Word> {
         // Most programs never say anything: that costs one look.
         std::fs::symlink_metadata(self.folder.progress_file()).ok()?;
         let (folder, mut stamp) = (self.folder.clone(), self.stamp);

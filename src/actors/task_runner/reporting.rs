@@ -42,7 +42,11 @@ fn event(report: &Report, result: ReportResult) -> Option<Event> {
         // A refused finish is one that came too late: the server keeps it as an event and wants no more.
         (Report::Finish(_), _) => Some(Event::FinishAnswered),
         (
-            Report::Phase { .. } | Report::Decline { .. } | Report::Stuck { .. } | Report::Progress { .. },
+            Report::Phase { .. }
+            | Report::Decline { .. }
+            | Report::Stuck { .. }
+            | Report::Progress { .. }
+            | Report::Checkpoint { .. },
             _,
         ) => None,
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Surroundings;
+use super::checkpoint;
 use super::folder::TaskFolder;
 use super::function::RUNNER_FILE;
 use super::lost::{lost, warn_of_stuck};
@@ -17,7 +19,7 @@ use super::scene::explained;
 use crate::config::secrets::SecretsError;
 use crate::contract::ids::TaskId;
 use crate::contract::problem::Warning;
-use crate::contract::protocol::{Assignment, StopReason};
+use crate::contract::protocol::{Assignment, KeptCheckpoint, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Workload};
 use crate::domain::task_run::{
@@ -26,8 +28,8 @@ use crate::domain::task_run::{
 };
 use crate::domain::verdict::MemoryFacts;
 use crate::process::{
-    CpuThrottling, ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, ShimPool, SpoolReader,
-    StopCause, TaskProcess, Wait,
+    CpuThrottling, ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, SpoolReader, StopCause,
+    TaskProcess, Wait,
 };
 
 /// How often it is seen to that the shim is not stopped.
@@ -49,6 +51,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         tmp: &folder.tmp(),
         stop_file: &folder.stop_file(),
         progress_file: &folder.progress_file(),
+        checkpoint: &folder.checkpoint(),
         function: spec.workload.function().map(|_| &*function),
         array: assignment.array.as_ref(),
         gang: assignment.gang.as_deref(),
@@ -141,11 +144,12 @@ pub(super) async fn hand_over(
 pub(super) async fn watch(
     task_id: TaskId,
     mut bring: impl AsyncFnMut() -> Option<Result<TaskProcess, LaunchError>>,
-    shims: &ShimPool,
+    around: &Arc<Surroundings>,
     folder: &TaskFolder,
     mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),
 ) {
+    let shims = &around.options.shims;
     let mut process = match bring().await {
         Some(Ok(process)) => process,
         Some(Err(error)) => return tell(Event::LaunchFailed { detail: said(&error) }),
@@ -156,6 +160,7 @@ pub(super) async fn watch(
     };
     let mut stopped = false;
     let mut progress = Progress::of(folder);
+    let mut keeping: Option<Pin<Box<dyn Future<Output = Option<KeptCheckpoint>>>>> = None;
     let mut words = tokio::time::interval_at(Instant::now() + LOOK_AT_PROGRESS, LOOK_AT_PROGRESS);
     let mut looks = tokio::time::interval_at(Instant::now() + LOOK_AT_SHIM, LOOK_AT_SHIM);
     loop {
@@ -166,7 +171,18 @@ pub(super) async fn watch(
                 continue;
             }
             _ = words.tick() => {
-                progress.news().await.into_iter().for_each(|said| tell(Event::Progressed(said)));
+                let Some(word) = progress.news().await else { continue };
+                word.progress.into_iter().for_each(|said| tell(Event::Progressed(said)));
+                if word.checkpoint > 0 && keeping.is_none() && folder.wants_checkpoint(word.checkpoint) {
+                    keeping = Some(Box::pin(keep_checkpoint(around.clone(), folder.clone(), word.checkpoint)));
+                }
+                continue;
+            }
+            kept = async { keeping.as_mut()?.await }, if keeping.is_some() => {
+                keeping = None;
+                kept.into_iter().for_each(|kept| tell(Event::CheckpointKept(kept)));
+                // It may have made another one meanwhile.
+                progress = Progress::of(folder);
                 continue;
             }
             Some((cause, now)) = stops.recv() => {
@@ -198,6 +214,26 @@ pub(super) async fn watch(
     }
     let event = lost(shims, task_id, folder, &mut tell).await;
     tell(event);
+}
+
+/// Keeps the checkpoint that the program counts as this one. One that could not be kept is tried again at the end.
+async fn keep_checkpoint(
+    around: Arc<Surroundings>,
+    folder: TaskFolder,
+    counted: u64,
+) -> Option<KeptCheckpoint> {
+    match checkpoint::keep(&around, &folder).await {
+        Ok(kept) => {
+            if let Err(error) = folder.note_checkpoint(counted) {
+                tracing::warn!(%error, "a checkpoint is kept once more at the task's end");
+            }
+            kept
+        }
+        Err(why) => {
+            tracing::warn!(why, "a checkpoint could not be kept");
+            None
+        }
+    }
 }
 
 /// What the user should know of it beside its end.

@@ -126,6 +126,7 @@ mod tests {
             gpus: Vec::new(),
             array: None,
             gang: None,
+            checkpoint: None,
         }
     }
 

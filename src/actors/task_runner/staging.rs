@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Surroundings;
 use super::cache::Taken;
+use super::checkpoint;
 use super::folder::{TaskFolder, real_folder};
 use super::function;
 use super::pause::Pause;
@@ -84,6 +85,12 @@ async fn bring_all(
         // Only an error or a dropped sender mean anything.
         if !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
             return Err(stopped_early());
+        }
+    }
+    if let Some(digest) = assignment.checkpoint {
+        tokio::select! {
+            brought = checkpoint::bring(around, folder, digest) => brought?,
+            _ = &mut *stopped => return Err(stopped_early()),
         }
     }
     if let Some(called) = spec.workload.function() {

@@ -150,6 +150,7 @@ impl LiveJob {
             gpus: placed.grant.gpus.iter().map(|uuid| uuid.to_string()).collect(),
             array: self.member.as_ref().map(|member| member.layout.place(member.place)),
             gang: placed.gang.clone(),
+            checkpoint: self.checkpoint,
         }
     }
 }

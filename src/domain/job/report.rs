@@ -8,11 +8,12 @@ use super::finish::Checked;
 use super::place::as_run;
 use super::tasks::TaskEnd;
 use super::{LiveJob, LiveTask, NotStarted, Outcome, Over, Run, Stage, Stands};
+use crate::contract::artifact::Digest;
 use crate::contract::event::EventType;
 use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::job::JobState;
 use crate::contract::progress::TaskProgress;
-use crate::contract::protocol::{Finish, Report};
+use crate::contract::protocol::{Finish, KeptCheckpoint, Report};
 use crate::contract::worker::{Phase, StuckProcess, TaskState};
 use crate::domain::change::{Change, JobResults};
 use crate::domain::ledger::{Ledger, Notice};
@@ -58,6 +59,7 @@ impl LiveJob {
             Report::Decline { detail } => self.decline(ledger, rank, detail),
             Report::Stuck { processes } => self.stuck(ledger, rank, processes),
             Report::Progress { progress } => self.progressed(ledger, rank, progress),
+            Report::Checkpoint { kept } => self.checkpoint_kept(ledger, rank, *kept),
             Report::Finish(finish) => self.finish(ledger, rank, finish),
         }
     }
@@ -125,6 +127,25 @@ impl LiveJob {
             ledger.change(Change::JobProgressed(self.id, Box::new(said)));
         }
         Ok(JobState::Running)
+    }
+
+    /// Of a gang that of rank 0.
+    fn checkpoint_kept(&mut self, ledger: &mut Ledger, rank: usize, kept: Option<KeptCheckpoint>) -> Judged {
+        let (placed, _) = self.runs(rank).ok_or(ReportRefusal::StaleEpoch)?;
+        if let Some(KeptCheckpoint { artifact, size_bytes }) = kept.filter(|_| rank == 0) {
+            self.replace_checkpoint(ledger, Some(artifact));
+            let data = json!({"artifact": artifact, "size_bytes": size_bytes});
+            self.event(ledger, Some(placed.task_id), EventType::TaskCheckpoint, data);
+            self.moved(ledger);
+        }
+        Ok(JobState::Running)
+    }
+
+    pub(super) fn replace_checkpoint(&mut self, ledger: &mut Ledger, kept: Option<Digest>) {
+        if self.checkpoint != kept {
+            let before = std::mem::replace(&mut self.checkpoint, kept);
+            ledger.change(Change::CheckpointKept { job_id: self.id, kept, before });
+        }
     }
 
     fn decline(&mut self, ledger: &mut Ledger, rank: usize, detail: &str) -> Judged {

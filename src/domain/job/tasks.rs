@@ -428,6 +428,9 @@ impl LiveJob {
     /// Ends the job. `tasks`: those that settled it, with what each reported.
     pub(super) fn end(&mut self, ledger: &mut Ledger, end: End, tasks: Vec<(TaskId, Box<Finish>)>) {
         self.wait_no_more(ledger);
+        if end.reason == EndReason::Completed {
+            self.replace_checkpoint(ledger, None);
+        }
         let data = json!({"state": end.reason.job_state(), "end": &end});
         let task_id = if let [(only, _)] = tasks.as_slice() { Some(*only) } else { None };
         self.stage = Stage::Ended(Box::new(Ended { end, ended_at: ledger.now, tasks }));

@@ -35,6 +35,8 @@ pub struct TaskPlace<'a> {
     pub stop_file: &'a Path,
     /// Where the program may say how far it is, absolute.
     pub progress_file: &'a Path,
+    /// A folder that its next attempt finds as it left it, absolute; it need not be there.
+    pub checkpoint: &'a Path,
     /// Where a function's call lies, absolute.
     pub function: Option<&'a Path>,
     /// Which child of an array it is.
@@ -72,6 +74,7 @@ pub fn environment(
     set("GPULAYER_OUTPUTS", place.workspace.into());
     set("GPULAYER_STOP_FILE", place.stop_file.into());
     set("GPULAYER_PROGRESS_FILE", place.progress_file.into());
+    set("GPULAYER_CHECKPOINT_DIR", place.checkpoint.into());
     if let Some(function) = place.function {
         set("GPULAYER_FUNCTION", function.into());
     }

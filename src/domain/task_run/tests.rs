@@ -57,7 +57,7 @@ fn a_trivial_task_takes_the_shortest_path() {
     );
     assert_eq!(
         effects_of(&mut run, &spec, [Event::Ended(exited(0))]),
-        [Effect::Collect { whole_log: WholeLog::InLines }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
     );
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Completed);
@@ -151,7 +151,7 @@ fn collects_only_after_the_last_record_is_acknowledged() {
     );
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 13 }]),
-        [Effect::Collect { whole_log: WholeLog::InLines }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
     );
 }
 
@@ -163,7 +163,7 @@ fn a_refused_log_does_not_hold_up_the_finish() {
     effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 5))]);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsRefused]),
-        [Effect::Collect { whole_log: WholeLog::InLines }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
     );
 }
 
@@ -188,7 +188,10 @@ fn the_log_goes_on_behind_a_gap_and_the_finish_names_all_that_is_missing() {
         [Effect::UploadLogs { first_n: 9, through_n: 21, end }]
     );
     let rejected = Event::LogsRejected { first_n: 11, why: "the job is gone".to_owned() };
-    assert_eq!(effects_of(&mut run, &spec, [rejected]), [Effect::Collect { whole_log: WholeLog::InLines }]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [rejected]),
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
+    );
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     let detail = "the log lacks its lines 2 to 5 and lines 11 to 20 of this task: the spool was cut";
     assert_eq!(finish_in(&effects).unwrap().warnings[0].detail, detail);
@@ -215,12 +218,12 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
     // The server had them all already.
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 8 }]),
-        [Effect::Collect { whole_log: WholeLog::InLines }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true }]
     );
 
     effects.clear();
     let mut run = TaskRun::adopt(&spec, Found::Lost { last_n: 0, timed_out: false }, &mut effects);
-    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::Broken }]);
+    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::Broken, with_checkpoint: true }]);
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Internal);
 }
@@ -465,6 +468,7 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
         tmp: Path::new("/w/tmp"),
         stop_file: Path::new("/w/stop"),
         progress_file: Path::new("/w/tmp/progress"),
+        checkpoint: Path::new("/w/tmp/checkpoint"),
         function: None,
         array: Some(&array),
         gang: None,
@@ -514,6 +518,7 @@ fn a_function_is_called_by_the_runner_and_its_call_is_no_variable() {
             tmp: Path::new("/t"),
             stop_file: Path::new("/s"),
             progress_file: Path::new("/t/progress"),
+            checkpoint: Path::new("/t/checkpoint"),
             function: Some(Path::new("/w/function")),
             array: Some(&array),
             gang: None,
@@ -558,6 +563,7 @@ fn a_task_of_a_gang_is_told_its_rank_and_how_to_reach_its_peers() {
             tmp: Path::new("/t"),
             stop_file: Path::new("/s"),
             progress_file: Path::new("/t/progress"),
+            checkpoint: Path::new("/t/checkpoint"),
             function: None,
             array: None,
             gang: Some(&gang),

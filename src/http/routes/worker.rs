@@ -152,6 +152,7 @@ async fn leave_out_unsent(
             let returned = finish.result.as_ref().and_then(|result| result.artifact);
             !finish.outputs.is_empty() || finish.log_artifact.or(returned).is_some()
         }
+        Report::Checkpoint { kept } => kept.is_some(),
         _ => false,
     };
     if !items.iter().any(brings) {
@@ -161,8 +162,12 @@ async fn leave_out_unsent(
     *items = blocking(move || {
         let knowledge = Knowledge::Worker(worker);
         for item in &mut checked {
-            if let Report::Finish(finish) = &mut item.report {
-                keep_sent(finish, |digest| knowledge.has_sent(digest, &reads))?;
+            match &mut item.report {
+                Report::Finish(finish) => keep_sent(finish, |digest| knowledge.has_sent(digest, &reads))?,
+                Report::Checkpoint { kept: Some(sent) } if !knowledge.has_sent(&sent.artifact, &reads)? => {
+                    item.report = Report::Checkpoint { kept: None };
+                }
+                _ => {}
             }
         }
         Ok::<_, StoreError>(checked)

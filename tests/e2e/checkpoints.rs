@@ -1,0 +1,70 @@
+//! Checkpoints: what an attempt keeps, the next one begins with.
+
+use gpulayer::contract::end::EndReason;
+use gpulayer::contract::event::EventType;
+use gpulayer::contract::job::{Job, JobState, Sequence};
+use serde_json::{Value, json};
+
+use crate::house::{House, eventually, shell};
+
+/// A job with two attempts, whatever ends the first.
+fn twice(text: &str) -> Value {
+    let mut spec = shell(text);
+    spec["retry"] = json!({"max_attempts": 2, "retry_on": ["any"]});
+    spec
+}
+
+async fn kept(house: &House, job: &Job) -> usize {
+    let path = format!("/v1/jobs/{}/events", job.id);
+    let events: Sequence<gpulayer::contract::event::Event> = house.client().get(&path).await.unwrap();
+    events.items.iter().filter(|event| event.kind == EventType::TaskCheckpoint).count()
+}
+
+#[actix_rt::test]
+async fn an_attempt_begins_with_what_the_one_before_it_left() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let text = r#"cd "$TMPDIR"; mkdir -p "$GPULAYER_CHECKPOINT_DIR/deep"; cd "$GPULAYER_CHECKPOINT_DIR"
+        cat deep/step 2>/dev/null
+        echo "attempt $GPULAYER_ATTEMPT" > deep/step
+        [ "$GPULAYER_ATTEMPT" = 2 ]"#;
+    let job = house.end(house.submit(&twice(text)).await.id).await;
+    assert_eq!((job.state, job.attempt), (JobState::Succeeded, 2), "{job:?}");
+    assert_eq!(house.log(job.id).await, ["attempt 1"]);
+    assert_eq!(kept(&house, &job).await, 1, "a success leaves none");
+    assert!(job.undeclared.is_empty() && job.outputs.is_empty());
+}
+
+#[actix_rt::test]
+async fn of_a_program_that_counts_only_whole_checkpoints_are_kept_also_when_it_is_killed() {
+    let house = House::new();
+    let daemon = house.daemon().await;
+    let go = house.path().join("go");
+    let text = format!(
+        r#"mkdir -p "$GPULAYER_CHECKPOINT_DIR"; cat "$GPULAYER_CHECKPOINT_DIR/step" 2>/dev/null && exit 0
+        echo 1 > "$GPULAYER_CHECKPOINT_DIR/step"; echo '{{"checkpoint": 1}}' > "$GPULAYER_PROGRESS_FILE"
+        while [ ! -e {} ]; do sleep 0.05; done
+        echo half > "$GPULAYER_CHECKPOINT_DIR/step"; kill -9 $$"#,
+        go.display()
+    );
+    let job = house.submit(&twice(&text)).await;
+    eventually("the checkpoint", async || (kept(&house, &job).await == 1).then_some(())).await;
+    daemon.kill();
+    let _daemon = house.daemon().await;
+    std::fs::write(go, "").unwrap();
+    let ended = house.end(job.id).await;
+    assert_eq!((ended.state, ended.attempt), (JobState::Succeeded, 2), "{ended:?}");
+    assert_eq!(house.log(job.id).await, ["1"]);
+    assert_eq!(kept(&house, &job).await, 1);
+}
+
+#[actix_rt::test]
+async fn a_job_that_was_never_retried_keeps_its_end() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let text =
+        r#"mkdir "$GPULAYER_CHECKPOINT_DIR"; ln -s /etc/passwd "$GPULAYER_CHECKPOINT_DIR/link"; exit 3"#;
+    let job = house.end(house.submit(&shell(text)).await.id).await;
+    assert_eq!(job.end.as_ref().unwrap().reason, EndReason::ExitNonzero);
+    assert_eq!(kept(&house, &job).await, 0, "what leads out of it does not travel");
+}
