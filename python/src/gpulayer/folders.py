@@ -7,7 +7,9 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import subprocess
+import threading
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
@@ -71,17 +73,40 @@ def _env(session: Session) -> dict[str, str]:
 
 async def _run(command: list[str], env: Mapping[str, str]) -> tuple[int, bytes, str]:
     """Status, output and what it said. Who stops waiting ends it."""
+    call = _Call(command, env)
     try:
-        running = await asyncio.create_subprocess_exec(
-            *command, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        status, out, err = await asyncio.get_running_loop().run_in_executor(None, call.run)
     except OSError as fault:
         raise ConfigurationError(f"cannot start {command[0]}: {fault}") from fault
-    try:
-        out, err = await running.communicate()
-    except BaseException:
-        running.kill()
-        await running.wait()
-        raise
+    finally:
+        call.end()
     text = err.decode("utf-8", "replace").strip()
-    return running.returncode or 0, out, text[len("gpulayer: ") :] if text.startswith("gpulayer: ") else text
+    return status, out, text[len("gpulayer: ") :] if text.startswith("gpulayer: ") else text
+
+
+class _Call:
+    """A program in a thread, and its end from another: it is waited for by whom it was started, whatever comes."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
+        self._command, self._env = command, env
+        self._lock = threading.Lock()
+        self._running: Optional[subprocess.Popen[bytes]] = None
+        self._over = False
+
+    def run(self) -> tuple[int, bytes, bytes]:
+        pipe = subprocess.PIPE
+        with self._lock:
+            if self._over:
+                return -signal.SIGKILL, b"", b""
+            self._running = subprocess.Popen(
+                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
+            )
+        with self._running as running:
+            out, err = running.communicate()
+        return running.returncode, out, err
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            if self._running is not None:
+                self._running.kill()
