@@ -23,6 +23,8 @@ R = TypeVar("R")
 
 #: How long the end of the process waits for connections to be closed.
 _END_WITHIN_S = 2.0
+#: How long generators may take to be closed; they have nothing to wait for.
+_GENERATORS_WITHIN_S = 0.5
 
 
 class Background:
@@ -84,13 +86,12 @@ class Background:
         try:
             loop.run_forever()
         finally:
-            while left := asyncio.all_tasks(loop):
-                for task in left:
-                    task.cancel()
-                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(_end_tasks(loop))
             for closing in list(_at_end):
                 loop.run_until_complete(_quietly(closing(loop)))
             loop.run_until_complete(loop.shutdown_asyncgens())
+            # A generator that ends leaves those within it to be closed, by tasks of their own.
+            loop.run_until_complete(_end_tasks(loop, _GENERATORS_WITHIN_S))
             # At the end of the process Python has waited for these threads already, and starts no others.
             if not self.is_over:
                 loop.run_until_complete(loop.shutdown_default_executor())
@@ -103,6 +104,22 @@ def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     # that is over that there is something to read. Nothing was read yet, and nobody wants to.
     if not isinstance(context.get("exception"), asyncio.InvalidStateError):
         loop.default_exception_handler(context)
+
+
+async def _end_tasks(loop: asyncio.AbstractEventLoop, within_s: float = 0.0) -> None:
+    """Ends all other tasks, and those that come of it; they may end by themselves meanwhile."""
+    while True:
+        # What was told to the loop becomes a task in the first turn, and begins in the second.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+        if not left:
+            return
+        if within_s:
+            _, left = await asyncio.wait(left, timeout=within_s)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
