@@ -27,6 +27,7 @@ mod logs;
 mod news;
 mod next_step;
 pub mod on_demand;
+mod python_literal;
 mod quantities;
 mod reach;
 pub mod reference;

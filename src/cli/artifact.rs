@@ -22,18 +22,22 @@ pub(super) async fn run(context: &Context, command: &ArtifactCommand) -> Result<
 
 async fn put(context: &Context, path: &Path) -> Result<ExitStatus, CliError> {
     let client = context.server(OnDemand::Start)?.client;
-    let parcel = if path.is_dir() {
-        let (parcel, remark, _) = Parcel::folder(path, &context.settings.places)?;
+    let (parcel, left_out) = if path.is_dir() {
+        let (parcel, remark, left_out) = Parcel::folder(path, &context.settings.places)?;
         say(&remark);
-        parcel
+        (parcel, left_out)
     } else {
-        Parcel::file(path)?
+        (Parcel::file(path)?, Vec::new())
     };
     if !client.missing(&[parcel.digest]).await?.is_empty() {
         parcel.send(&client).await?;
     }
     if context.json {
-        print_json(&serde_json::json!({ "artifact": parcel.digest, "size_bytes": parcel.size_bytes }))?;
+        print_json(&serde_json::json!({
+            "artifact": parcel.digest,
+            "size_bytes": parcel.size_bytes,
+            "left_out": left_out,
+        }))?;
     } else {
         print(&parcel.digest.to_string())?;
     }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::carry::Baggage;
 use super::error::CliError;
 use super::next_step::NextStep;
+use super::python_literal;
 use super::screen;
 use super::server_choice::Server;
 use super::shown::quoted;
@@ -56,88 +57,49 @@ fn steps_before<'a>(
 }
 
 fn text(spec: &Map<String, Value>, endpoint: &Endpoint, trust: &Trust, before: &str) -> String {
-    let pretty = format!("{:#}", Value::Object(spec.clone()));
-    let compact = Value::Object(spec.clone()).to_string();
-    let body = compact.replace('\'', r"'\''");
-    let Way { curl, imports, connection } = way(endpoint, trust);
-    let python_spec = serde_json::to_string(&compact).unwrap_or_default();
+    let spec = Value::Object(spec.clone());
+    let body = spec.to_string().replace('\'', r"'\''");
+    let curl = curl(endpoint, trust);
+    let connect = connect(endpoint, trust);
+    let literal = python_literal::of(&spec, "spec = ".len());
     format!(
-        "# JobSpec\n{pretty}\n\n{before}\
+        "# JobSpec\n{spec:#}\n\n{before}\
          # curl\n{curl} -H 'Content-Type: application/json' \\\n  --data '{body}'\n\n\
-         # Python\nimport {imports}\n\n{connection}\n\
-         connection.request(\"POST\", \"/v1/jobs\", {python_spec}, headers)\n\
-         answer = connection.getresponse()\n\
-         job = json.load(answer)\n\
-         if answer.status != 201:\n    sys.exit(json.dumps(job, indent=2))\n\
-         print(job[\"id\"])\n"
+         # Python\nimport gpulayer as gl\n\nspec = {literal}\n\
+         with {connect} as client:\n    print(client.submit(spec).id)\n"
     )
 }
 
-/// How curl and Python get to a server.
-struct Way {
-    curl: String,
-    imports: &'static str,
-    connection: String,
-}
-
-fn way(endpoint: &Endpoint, trust: &Trust) -> Way {
-    let (host, port) = match endpoint {
+/// How curl gets to a server.
+fn curl(endpoint: &Endpoint, trust: &Trust) -> String {
+    let flags = match endpoint {
         Endpoint::Unix(path) => {
-            let path = path.display();
-            return Way {
-                curl: format!("curl --unix-socket '{path}' http://localhost/v1/jobs"),
-                imports: "http.client, json, socket, sys",
-                connection: format!(
-                    "connection = http.client.HTTPConnection(\"localhost\")\n\
-                     connection.sock = socket.socket(socket.AF_UNIX)\n\
-                     connection.sock.connect(\"{path}\")\n\
-                     headers = {{\"Content-Type\": \"application/json\"}}"
-                ),
-            };
+            return format!("curl --unix-socket '{}' http://localhost/v1/jobs", path.display());
         }
-        Endpoint::Tcp { host, port } | Endpoint::Https { host, port } => (host, port),
-    };
-    let headers = "headers = {\"Content-Type\": \"application/json\", \
-                   \"Authorization\": f\"Bearer {os.environ['GPULAYER_TOKEN']}\"}";
-    let (flags, context) = match endpoint {
-        Endpoint::Https { .. } => trusting(trust),
-        _ => (String::new(), None),
-    };
-    let connection = match (endpoint, context) {
-        (Endpoint::Https { .. }, Some(context)) => format!(
-            "context = ssl.create_default_context(cafile={context}\n\
-             connection = http.client.HTTPSConnection(\"{host}\", {port}, context=context)\n{headers}"
-        ),
-        (Endpoint::Https { .. }, None) => {
-            format!("connection = http.client.HTTPSConnection(\"{host}\", {port})\n{headers}")
+        Endpoint::Https { .. } if !trust.pins.is_empty() => {
+            let pins: Vec<_> = trust.pins.iter().map(curl_pin).collect();
+            format!("-k --pinnedpubkey '{}' ", pins.join(";"))
         }
-        _ => format!("connection = http.client.HTTPConnection(\"{host}\", {port})\n{headers}"),
-    };
-    Way {
-        curl: format!("curl {flags}{endpoint}/v1/jobs -H \"Authorization: Bearer $GPULAYER_TOKEN\""),
-        imports: if connection.starts_with("context") {
-            "http.client, json, os, ssl, sys"
-        } else {
-            "http.client, json, os, sys"
+        Endpoint::Https { .. } => match &trust.ca_file {
+            Some(file) => format!("--cacert {} ", quoted(&file.to_string_lossy())),
+            None => String::new(),
         },
-        connection,
-    }
+        Endpoint::Tcp { .. } => String::new(),
+    };
+    format!("curl {flags}{endpoint}/v1/jobs -H \"Authorization: Bearer $GPULAYER_TOKEN\"")
 }
 
-/// Flags of curl, and what Python's `cafile=` says. Python has no pins: it is given the certificate itself.
-fn trusting(trust: &Trust) -> (String, Option<String>) {
-    if !trust.pins.is_empty() {
-        let pins: Vec<_> = trust.pins.iter().map(curl_pin).collect();
-        let context = "\"cert.pem\")  # the server's $GPULAYER_HOME/tls/cert.pem, brought over";
-        return (format!("-k --pinnedpubkey '{}' ", pins.join(";")), Some(context.to_owned()));
-    }
-    match &trust.ca_file {
-        Some(file) => {
-            let file = file.to_string_lossy();
-            (format!("--cacert {} ", quoted(&file)), Some(format!("{file:?})")))
-        }
-        None => (String::new(), None),
-    }
+/// How the Python package gets to a server; it takes the token from `GPULAYER_TOKEN` as well.
+fn connect(endpoint: &Endpoint, trust: &Trust) -> String {
+    let text = |value: &str| python_literal::of(&value.into(), 0);
+    let pins: Vec<_> = trust.pins.iter().map(ToString::to_string).collect();
+    let word = match (endpoint, pins.as_slice(), &trust.ca_file) {
+        (Endpoint::Unix(_) | Endpoint::Tcp { .. }, ..) | (_, [], None) => String::new(),
+        (_, [], Some(file)) => format!(", ca_file={}", text(&file.to_string_lossy())),
+        (_, [pin], _) => format!(", pin={}", text(pin)),
+        (_, pins, _) => format!(", pin={}", python_literal::of(&pins.into(), 0)),
+    };
+    format!("gl.connect({}{word})", text(&endpoint.to_string()))
 }
 
 /// A pin as curl writes it.
@@ -179,32 +141,30 @@ mod tests {
           --data '{"workload":{"command":{"argv":["echo","it'\''s"]}}}'
 
         # Python
-        import http.client, json, socket, sys
+        import gpulayer as gl
 
-        connection = http.client.HTTPConnection("localhost")
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect("/run/g.sock")
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/v1/jobs", "{\"workload\":{\"command\":{\"argv\":[\"echo\",\"it's\"]}}}", headers)
-        answer = connection.getresponse()
-        job = json.load(answer)
-        if answer.status != 201:
-            sys.exit(json.dumps(job, indent=2))
-        print(job["id"])
+        spec = {"workload": {"command": {"argv": ["echo", "it's"]}}}
+        with gl.connect("unix:/run/g.sock") as client:
+            print(client.submit(spec).id)
         "###);
     }
 
     #[test]
     fn a_server_elsewhere_is_trusted_as_the_command_does() {
         let endpoint = Endpoint::parse("https://box").unwrap();
-        let pinned = way(&endpoint, &Trust::pinned(Pin::from_bytes([0xab; 32])));
-        assert!(pinned.curl.starts_with("curl -k --pinnedpubkey 'sha256//q6urq"), "{}", pinned.curl);
-        assert!(pinned.connection.contains("cafile=\"cert.pem\")") && pinned.imports.contains("ssl"));
-        let ca = Trust { pins: Vec::new(), ca_file: Some("/a b.pem".into()) };
-        let named = way(&endpoint, &ca);
-        assert!(named.curl.contains("--cacert '/a b.pem' https://box:8470/v1/jobs"), "{}", named.curl);
-        assert!(named.connection.contains("cafile=\"/a b.pem\")"), "{}", named.connection);
-        let system = way(&endpoint, &Trust::default());
-        assert!(system.connection.starts_with("connection = http.client.HTTPSConnection(\"box\", 8470)"));
+        let trust = Trust::pinned(Pin::from_bytes([0xab; 32]));
+        let by_curl = curl(&endpoint, &trust);
+        assert!(by_curl.starts_with("curl -k --pinnedpubkey 'sha256//q6urq"), "{by_curl}");
+        let pin = format!("sha256:{}", "ab".repeat(32));
+        let by_python = connect(&endpoint, &trust);
+        assert_eq!(by_python, format!("gl.connect(\"https://box:8470\", pin=\"{pin}\")"));
+        let trust = Trust { pins: [trust.pins.clone(), trust.pins].concat(), ca_file: None };
+        let by_python: String = connect(&endpoint, &trust).split_whitespace().collect();
+        assert!(by_python.ends_with(&format!("pin=[\"{pin}\",\"{pin}\",])")), "{by_python}");
+        let trust = Trust { pins: Vec::new(), ca_file: Some("/a b.pem".into()) };
+        let by_curl = curl(&endpoint, &trust);
+        assert!(by_curl.contains("--cacert '/a b.pem' https://box:8470/v1/jobs"), "{by_curl}");
+        assert_eq!(connect(&endpoint, &trust), "gl.connect(\"https://box:8470\", ca_file=\"/a b.pem\")");
+        assert_eq!(connect(&endpoint, &Trust::default()), "gl.connect(\"https://box:8470\")");
     }
 }

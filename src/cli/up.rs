@@ -13,6 +13,7 @@ use super::error::CliError;
 use super::exit_status::ExitStatus;
 use super::hand_over::stop;
 use super::on_demand::OwnDaemon;
+use super::python_literal;
 use super::screen::{print, print_json, say};
 use super::server_args::UpArgs;
 use super::server_choice::{LOCAL, own_daemon};
@@ -204,16 +205,13 @@ fn programs(page: &mut String, listening: &Listening, places: &Places) {
         page,
         "\nFrom a program, with curl:\n  curl {trust}-H \"Authorization: Bearer $(cat {token})\" {url}/v1/jobs"
     );
-    if listening.self_signed {
-        let certificate = shell(&places.tls().join("cert.pem"));
-        let _ = writeln!(
-            page,
-            "and with Python (the certificate instead of the pin):\n  \
-             SSL_CERT_FILE={certificate} GPULAYER_TOKEN=$(cat {token}) python3 -c 'import os, urllib.request as r; \
-             print(r.urlopen(r.Request(\"{url}/v1/jobs\", headers={{\"Authorization\": \"Bearer \" + \
-             os.environ[\"GPULAYER_TOKEN\"]}})).read().decode())'"
-        );
+    let text = |word: &str| python_literal::of(&word.into(), 0);
+    let mut words = vec![text(url), format!("token={}", text(&places.client_token().to_string_lossy()))];
+    if let Some(pin) = listening.pin.filter(|_| listening.self_signed) {
+        words.push(format!("pin={}", text(&pin.to_string())));
     }
+    let python = format!("import gpulayer as gl; print(gl.connect({}).jobs())", words.join(", "));
+    let _ = writeln!(page, "and with Python:\n  python3 -c {}", quoted(&python));
 }
 
 fn shell(path: &Path) -> String {
@@ -261,8 +259,8 @@ mod tests {
 
         From a program, with curl:
           curl -k --pinnedpubkey sha256//q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s= -H "Authorization: Bearer $(cat /home/ann/.gpulayer/client-token)" https://10.0.0.7:8470/v1/jobs
-        and with Python (the certificate instead of the pin):
-          SSL_CERT_FILE=/home/ann/.gpulayer/tls/cert.pem GPULAYER_TOKEN=$(cat /home/ann/.gpulayer/client-token) python3 -c 'import os, urllib.request as r; print(r.urlopen(r.Request("https://10.0.0.7:8470/v1/jobs", headers={"Authorization": "Bearer " + os.environ["GPULAYER_TOKEN"]})).read().decode())'
+        and with Python:
+          python3 -c 'import gpulayer as gl; print(gl.connect("https://10.0.0.7:8470", token="/home/ann/.gpulayer/client-token", pin="sha256:abababababababababababababababababababababababababababababababab").jobs())'
 
         Stop it:
           gpulayer down

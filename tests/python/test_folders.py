@@ -124,3 +124,10 @@ def test_who_stops_waiting_ends_the_program(server: Server, tree: Path, tmp_path
     asyncio.run(work())
     number = pid.read_text().strip()
     until(lambda: not os.path.exists(f"/proc/{number}"))
+def test_what_a_source_left_out_is_known_when_it_is_missed(client: gl.Client, tree: Path) -> None:
+    job = client.submit(gl.command(["cat", "data/big"], source=tree))
+    with pytest.raises(gl.JobFailedError, match="data/"):
+        job.result()
+    assert [warning.pointer for warning in job.record.warnings] == ["/source"]
+
+
