@@ -155,9 +155,7 @@ class CuttingProxy:
         while not self._over.is_set():
             try:
                 taken, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            except socket.timeout:  # before Python 3.10 not the same
+            except (TimeoutError, socket.timeout):  # before Python 3.10 not the same
                 continue
             self.connections += 1
             forwarders.append(threading.Thread(target=self._forward, args=(taken,)))
