@@ -20,6 +20,9 @@ from typing import Any, Callable, Iterator, Optional
 import gpulayer as gl
 import pytest
 
+# Whoever runs the tests in the background of a shell has it ignored, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SOURCES = str(Path(gl.__file__).parents[1])
 ROOT = Path(__file__).parents[2]
 

@@ -123,10 +123,7 @@ def test_ctrl_c_ends_the_waiting_and_leaves_the_job(client: gl.Client) -> None:
     for call in ("job.wait()", "list(job.logs(follow=True))"):
         process = started(
             f"""
-            import signal
             import gpulayer as gl
-            # Whoever runs the tests in the background of a shell has it ignored.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             job = gl.local().attach("{job.id}")
             print("waits", flush=True)
             try:

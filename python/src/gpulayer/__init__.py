@@ -64,6 +64,13 @@ if TYPE_CHECKING:
     from .errors import WaitTimeoutError as WaitTimeoutError
     from .function_job import FunctionJob as FunctionJob
     from .function_spec import function as function
+    from .inside import JobContext as JobContext
+    from .inside import checkpoint_dir as checkpoint_dir
+    from .inside import checkpoint_saved as checkpoint_saved
+    from .inside import job as job
+    from .inside import metrics as metrics
+    from .inside import progress as progress
+    from .inside import should_stop as should_stop
     from .job_handle import Job as Job
     from .maps import Map as Map
     from .outputs import Outputs as Outputs
@@ -100,6 +107,7 @@ _HOMES = {
     "ServerError SilentError UnexpectedAnswerError UnreachableError UntrustedError WaitTimeoutError",
     "function_job": "FunctionJob",
     "function_spec": "function",
+    "inside": "JobContext checkpoint_dir checkpoint_saved job metrics progress should_stop",
     "job_handle": "Job",
     "maps": "Map",
     "outputs": "Outputs",

@@ -1,0 +1,189 @@
+"""For programs inside a job: who they are, whether to stop, how far they are, and what their next attempt begins with.
+
+The standard library alone. Outside of a job all of it works too, so that the same program runs by hand: `job` is false,
+nothing asks to stop, nobody is told, and `checkpoint_dir` is a folder here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, Optional, Union
+
+Number = Union[int, float]
+
+#: Words that follow each other faster are written together: nobody reads them more than once a second.
+_PAUSE_S = 0.05
+#: Where checkpoints lie when there is no job.
+_AT_HOME = Path(".gpulayer", "checkpoint")
+
+
+class JobContext:
+    """The job that this process is part of. False outside of one."""
+
+    def __bool__(self) -> bool:
+        return "GPULAYER_JOB_ID" in os.environ
+
+    @property
+    def id(self) -> Optional[str]:
+        """`job_…`."""
+        return os.environ.get("GPULAYER_JOB_ID")
+
+    @property
+    def task_id(self) -> Optional[str]:
+        """`task_…`: each attempt has another one, and each rank."""
+        return os.environ.get("GPULAYER_TASK_ID")
+
+    @property
+    def attempt(self) -> int:
+        """From 1."""
+        return int(os.environ.get("GPULAYER_ATTEMPT", "1"))
+
+    @property
+    def index(self) -> Optional[int]:
+        """Of an array's child: its index."""
+        index = os.environ.get("GPULAYER_ARRAY_INDEX")
+        return None if index is None else int(index)
+
+    @property
+    def item(self) -> Optional[str]:
+        """Of an array's child: its item; JSON when it is no text."""
+        return os.environ.get("GPULAYER_ARRAY_ITEM")
+
+    @property
+    def rank(self) -> int:
+        """Of a gang: which of its nodes this is, from 0."""
+        return int(os.environ.get("GPULAYER_RANK", "0"))
+
+    @property
+    def nodes(self) -> int:
+        """Of a gang: how many nodes it has."""
+        return int(os.environ.get("GPULAYER_NODES", "1"))
+
+    @property
+    def workspace(self) -> Path:
+        """The folder that its outputs are looked for in."""
+        return Path(os.environ.get("GPULAYER_WORKSPACE", "."))
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The uuids of the GPUs it was granted."""
+        return tuple(uuid for uuid in os.environ.get("GPULAYER_GPU_UUIDS", "").split(",") if uuid)
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.id} attempt {self.attempt}>" if self else "<JobContext of no job>"
+
+
+job = JobContext()
+
+
+def should_stop() -> bool:
+    """Whether somebody wants the job to stop (a cancel, a time limit, a drain, a job of a higher priority): save and
+    return. The signal has come as well; its grace runs."""
+    path = os.environ.get("GPULAYER_STOP_FILE")
+    return path is not None and os.path.exists(path)
+
+
+class _Word:
+    """What is said last, in the file that the worker reads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said: dict[str, Any] = {}
+        self._written_at = -math.inf
+        self._is_due = False
+
+    def say(self, at_once: bool = False, **news: Any) -> None:
+        with self._lock:
+            self._said.update(news)
+            self._is_due = True
+            if at_once or time.monotonic() - self._written_at >= _PAUSE_S:
+                self._write()
+
+    def count(self, name: str) -> None:
+        with self._lock:
+            self._said[name] = self._said.get(name, 0) + 1
+            self._write()
+
+    def finish(self) -> None:
+        with self._lock:
+            if self._is_due:
+                self._write()
+
+    def _write(self) -> None:
+        self._is_due = False
+        self._written_at = time.monotonic()
+        path = os.environ.get("GPULAYER_PROGRESS_FILE")
+        if path is None:
+            return
+        part = f"{path}.{os.getpid()}"
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                json.dump(self._said, file, allow_nan=False)
+            os.replace(part, path)
+        except OSError:
+            # A full disk must not end a training run because of how far it is.
+            pass
+
+
+_word = _Word()
+atexit.register(_word.finish)
+
+
+def progress(done: Number, total: Optional[Number] = None) -> None:
+    """Says how much is done, of how much, in units of one's own: shown by `gpulayer ps` and by `Job.wait`."""
+    _word.say(done=_finite("done", done), total=None if total is None else _finite("total", total))
+
+
+def metrics(step: Optional[int] = None, **values: Any) -> None:
+    """Says how it goes, such as `metrics(step, loss=0.31)`: a line in the log, and the newest ones stand with the job.
+    Numbers, or what `float` takes (a tensor of one number)."""
+    told = {name: _metric(value) for name, value in values.items()}
+    words = [f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}" for name, value in told.items()]
+    print(*([] if step is None else [f"step {int(step)}"]), *words, flush=True)
+    _word.say(metrics=told, **({} if step is None else {"step": int(step)}))
+
+
+def _finite(name: str, value: Number) -> Number:
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}: progress is a number that can be reached")
+    return value
+
+
+def _metric(value: Any) -> Union[int, float, str]:
+    if isinstance(value, (bool, str)):
+        return str(value)
+    if isinstance(value, int):
+        return value
+    number = float(value)
+    # JSON has no such numbers, and they are what one wants to see.
+    return number if math.isfinite(number) else str(number)
+
+
+def checkpoint_saved() -> None:
+    """Says that what is in `checkpoint_dir` is whole: it is sent to the server within some seconds, and the next attempt
+    of the job finds it in its own. Until the next call nothing half written is ever kept. Give what is written meanwhile
+    another name, or write it beside and rename it."""
+    _word.count("checkpoint")
+
+
+def _checkpoint_dir() -> Path:
+    folder = Path(os.environ.get("GPULAYER_CHECKPOINT_DIR", _AT_HOME))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+#: The folder that the next attempt of the job finds as this one leaves it, after `checkpoint_saved`, or if that is never
+#: called, at an end that is no success.
+checkpoint_dir: Path
+
+
+def __getattr__(name: str) -> Any:
+    if name == "checkpoint_dir":
+        return _checkpoint_dir()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,130 @@
+"""What a program inside a job says and hears, and that the same program runs by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gpulayer as gl
+import pytest
+from conftest import SOURCES, until
+
+PROGRAM = """
+import gpulayer as gl
+{body}
+"""
+
+
+def ran(body: str, folder: Path, **env: str) -> str:
+    """The same program without a job."""
+    environment = {"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", **env}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM.format(body=body)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_by_hand_it_runs_as_well(tmp_path: Path) -> None:
+    out = ran(
+        """
+gl.progress(3, 10)
+gl.metrics(7, loss=0.25, lr=float("nan"), note="warm")
+(gl.checkpoint_dir / "step").write_text("7")
+gl.checkpoint_saved()
+print(bool(gl.job), gl.job.attempt, gl.job.index, gl.should_stop(), gl.checkpoint_dir)
+""",
+        tmp_path,
+    )
+    assert out.splitlines() == [
+        "step 7 loss=0.25 lr=nan note=warm",
+        "False 1 None False .gpulayer/checkpoint",
+    ]
+    assert (tmp_path / ".gpulayer/checkpoint/step").read_text() == "7"
+
+
+def test_what_is_said_is_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    ran(
+        """
+for step in range(1, 101):
+    gl.progress(step, 100)
+    gl.metrics(step, loss=1 / step)
+gl.checkpoint_saved()
+gl.progress(100.5)
+""",
+        tmp_path,
+        GPULAYER_PROGRESS_FILE=str(path),
+    )
+    said: dict[str, Any] = json.loads(path.read_text())
+    assert said == {"done": 100.5, "total": None, "step": 100, "metrics": {"loss": 0.01}, "checkpoint": 1}
+    assert [each.name for each in tmp_path.iterdir()] == ["progress.json"]
+
+
+def test_progress_is_a_number_that_can_be_reached() -> None:
+    with pytest.raises(ValueError, match="done is nan"):
+        gl.progress(float("nan"))
+
+
+def test_a_function_tells_who_it_is_and_how_far_it_is(client: gl.Client, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    @gl.remote(client=client)
+    def work(go: str) -> list[object]:
+        import os
+        import time
+
+        gl.progress(1, 2)
+        gl.metrics(1, loss=0.5)
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        return [gl.job.id, gl.job.attempt, bool(gl.job), gl.should_stop(), gl.job.workspace == gl.job.workspace.resolve()]
+
+    job = work.submit(str(go))
+    until(lambda: job.refresh().record.progress)
+    assert job.record.progress == {"done": 1, "total": 2, "step": 1, "metrics": {"loss": 0.5}}
+    go.touch()
+    assert job.result() == [job.id, 1, True, False, True]
+    assert [line.text for line in job.logs()] == ["step 1 loss=0.5"]
+
+
+def test_a_retried_function_goes_on_from_its_checkpoint(client: gl.Client) -> None:
+    @gl.remote(client=client, retries=2, retry_on=["any"])
+    def train(steps: int) -> list[int]:
+        import os
+        import signal
+
+        at = gl.checkpoint_dir / "step"
+        first = int(at.read_text()) if at.exists() else 0
+        for step in range(first, steps):
+            if step == 3 and gl.job.attempt == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            at.write_text(str(step + 1))
+            gl.checkpoint_saved()
+        return [first, gl.job.attempt]
+
+    job = train.submit(5)
+    assert job.result() == [3, 2]
+
+
+def test_who_is_to_stop_hears_of_it(client: gl.Client) -> None:
+    @gl.remote(client=client, grace="30s")
+    def work() -> None:
+        import signal
+        import time
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("works", flush=True)
+        while not gl.should_stop():
+            time.sleep(0.01)
+        print("saves", flush=True)
+
+    job = work.submit()
+    until(lambda: [line.text for line in job.logs()] == ["works"])
+    job.cancel()
+    assert job.wait().state == "cancelled"
+    assert [line.text for line in job.logs()] == ["works", "saves"]
