@@ -77,6 +77,7 @@ fn launch(folder: &Path, number: u32) -> Launch {
         stop_signal: Default::default(),
         grace: Duration::from_secs(10),
         timeout: None,
+        prelude: None,
         orphan_timeout: Duration::from_secs(10),
         limits: Limits { memory_bytes: None, cpu_millis: Some(1000), pids: Some(16_384) },
         log: Default::default(),

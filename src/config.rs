@@ -79,6 +79,8 @@ pub struct Settings {
     pub worker_gpus: OfferedGpus,
     /// The library that is asked about NVIDIA GPUs; `off` = none.
     pub nvml: Option<String>,
+    /// The `uv` by which a worker of this machine builds Python environments; `None` = the one a task finds.
+    pub uv: Option<PathBuf>,
     /// Processes and threads a task of the local worker may have; `None` = a part of what the kernel has.
     pub task_pids_max: Option<u64>,
 }

@@ -17,6 +17,7 @@ pub mod past;
 pub mod placement;
 pub mod poll_limit;
 pub mod progress;
+pub mod python;
 pub mod queue_limit;
 pub mod redaction;
 pub mod retry;

@@ -11,6 +11,7 @@ pub mod client;
 pub mod clock;
 pub mod credentials;
 pub mod durability;
+pub mod environments;
 pub mod frameworks;
 pub mod gpu;
 pub mod journal;

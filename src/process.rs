@@ -17,6 +17,8 @@ pub mod account;
 pub mod asked;
 mod cgroup;
 pub mod detached;
+mod ending;
+pub mod foreground;
 mod frame;
 mod home;
 pub mod host_lock;
@@ -31,6 +33,7 @@ mod overflow;
 mod plain_file;
 mod pool;
 mod pool_link;
+pub mod prelude;
 pub mod priority;
 mod recorder;
 mod redacted;
@@ -70,6 +73,7 @@ pub use memory::give_back_free_memory;
 pub use oom_score::protect_from_out_of_memory;
 pub use open_files::raise_open_files;
 pub use pool::{Adopted, ShimPool, TaskProcess};
+pub use prelude::Prelude;
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
 pub use spool_tail::spool_tail;
@@ -125,6 +129,10 @@ pub struct Launch {
     /// From the exec; `None` = none.
     #[serde(default)]
     pub timeout: Option<Duration>,
+    /// What runs before: the program is started when it has ended with 0 and its tree is gone. The task has not started
+    /// until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prelude: Option<Box<Prelude>>,
     /// How long the task may run without any worker connected to its shim.
     pub orphan_timeout: Duration,
     /// What its processes may use together, as far as this machine can hold them to it.
@@ -254,6 +262,9 @@ pub struct ExitRecord {
     pub started_at: Timestamp,
     /// When its own process was seen to have ended.
     pub ended_at: Timestamp,
+    /// Whether that process was the prelude, so that the program never ran.
+    #[serde(default)]
+    pub in_prelude: bool,
     /// Between the two, on the monotonic clock.
     pub duration: Duration,
     /// With a memory limit, the most the whole tree used at once, page cache included. Without, the largest resident
@@ -309,6 +320,8 @@ pub struct CpuThrottling {
 /// What a shim says about its task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShimEvent {
+    /// The prelude runs. Left out when it takes no more than a few milliseconds.
+    Preparing,
     /// The program runs. Held back for a few milliseconds and left out when the task has ended by then.
     Started {
         /// Of the task's own process.

@@ -104,6 +104,8 @@ pub struct WorkerOptions {
     pub log_limits: LogLimits,
     /// Whom tasks run as; `None` = the worker's own user. Another user's wants a worker that runs as root.
     pub task_user: Option<Account>,
+    /// The `uv` that builds Python environments; `None` = the one that a task's `PATH` leads to.
+    pub uv: Option<PathBuf>,
     /// How its GPUs are looked for.
     pub gpus: GpuOptions,
     /// Python interpreters it offers, by their paths.
@@ -135,6 +137,7 @@ impl WorkerOptions {
             disk: Watermarks::default(),
             log_limits: LogLimits::default(),
             task_user: None,
+            uv: None,
             gpus: GpuOptions::default(),
             pythons: Vec::new(),
             advertise_address: None,
@@ -330,6 +333,7 @@ impl Life {
             log_limits: self.options.log_limits,
             task_pids_max: self.options.task_pids_max.unwrap_or_else(machine::task_pids_max),
             task_user: self.options.task_user.clone(),
+            uv: self.options.uv.clone(),
             session_over: session_over.clone(),
         })
         .await?;

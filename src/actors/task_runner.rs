@@ -103,6 +103,8 @@ pub struct TaskRunnerOptions {
     pub task_pids_max: u64,
     /// Whom tasks run as; `None` = the worker's own user.
     pub task_user: Option<Account>,
+    /// The `uv` that builds their Python environments; `None` = the one that a task's `PATH` leads to.
+    pub uv: Option<PathBuf>,
     /// Told once when the server ends the session.
     pub session_over: mpsc::UnboundedSender<SessionEnd>,
 }
@@ -185,6 +187,8 @@ impl TaskRunner {
         });
         // A folder that was another user's is not used again.
         let spares = if options.task_user.is_some() { Spares::default() } else { spares };
+        let environments = options.room.environments().clone();
+        off_thread(move || environments.tidy());
         let bash = running::find_in_path("bash", &options.host_environment);
         let around = Surroundings { tasks_folder, options, trash, held: HeldTasks::default(), bash };
         for task in &recovered {
@@ -362,7 +366,7 @@ impl TaskRunner {
         let Recovered { assignment, folder, found, process } = recovered;
         let task_id = assignment.task_id;
         tracing::info!(%task_id, ?found, "a task of an earlier start goes on");
-        let runs = found == Found::Running;
+        let runs = matches!(found, Found::Running | Found::Preparing);
         let mut effects = Vec::new();
         let mut run = TaskRun::adopt(&assignment.spec, found, &mut effects);
         if assignment.checkpoint.is_some() {

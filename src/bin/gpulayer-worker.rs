@@ -5,5 +5,6 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     gpulayer::process::run_if_shim();
     gpulayer::gpu::run_if_probe();
+    gpulayer::environments::run_if_builder();
     gpulayer::cli::standalone(gpulayer::telemetry::init_worker)
 }

@@ -7,6 +7,7 @@ use gpulayer::telemetry;
 fn main() -> ExitCode {
     gpulayer::process::run_if_shim();
     gpulayer::gpu::run_if_probe();
+    gpulayer::environments::run_if_builder();
     let run_daemon: gpulayer::cli::RunDaemon = |options| {
         telemetry::init();
         Ok(gpulayer::daemon::run(options)?)

@@ -111,13 +111,13 @@ pub(super) struct SpecArgs {
     /// File or glob to bring back; may be repeated
     #[arg(long, short = 'o', value_name = "PATH", help_heading = "Environment and files")]
     pub(super) output: Vec<String>,
-    /// Python interpreter, such as 3.11
+    /// Python interpreter: a version such as 3.11, or a path on the worker
     #[arg(long, value_name = "VERSION|PATH", help_heading = "Environment and files")]
     pub(super) python: Option<String>,
-    /// Requirements file
+    /// Give it an environment with the packages of this requirements file
     #[arg(long, value_name = "FILE", help_heading = "Environment and files")]
     pub(super) requirements: Option<PathBuf>,
-    /// Build the environment of the source's uv project
+    /// Give it the environment of the source's uv project, by its uv.lock
     #[arg(
         long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = ".",
         help_heading = "Environment and files"

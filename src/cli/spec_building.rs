@@ -15,6 +15,9 @@ use crate::short_file;
 /// Variables that make a program find its environment: on the own daemon a job gets them from the submitting shell.
 const RECORDED: [&str; 4] = ["PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"];
 
+/// Files of requirements that name one another are followed so far.
+const DEEPEST_REQUIREMENTS: u32 = 8;
+
 /// A spec on its way: the JSON that is sent, and what is still to be brought along.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
@@ -331,12 +334,32 @@ fn environment(
         put(python, "interpreter", &args.python);
         put(python, "uv", &args.uv);
         if let Some(path) = &args.requirements {
-            let text = given_text("--requirements", path)?;
-            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-            python.insert("requirements".to_owned(), lines.collect::<Vec<_>>().into());
+            python.insert("requirements".to_owned(), requirement_lines(path, 0)?.into());
         }
     }
     Ok(())
+}
+
+/// What a file of requirements asks for, one line each, with those of the files that it names by `-r`.
+fn requirement_lines(path: &Path, depth: u32) -> Result<Vec<String>, CliError> {
+    let text = given_text("--requirements", path)?;
+    let mut lines = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let named = line.strip_prefix("--requirement").or_else(|| line.strip_prefix("-r"));
+        // A file that names itself has no end; the worker's `uv` says so of what is deeper.
+        match named
+            .map(|name| name.trim_start_matches(['=', ' ', '\t']))
+            .filter(|_| depth < DEEPEST_REQUIREMENTS)
+        {
+            Some(name) if !name.contains("://") => {
+                let name = name.split(" #").next().unwrap_or(name).trim_end();
+                let beside = path.parent().unwrap_or(Path::new("")).join(name);
+                lines.extend(requirement_lines(&beside, depth + 1)?);
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    Ok(lines)
 }
 
 /// `NAME=VALUE` lines; blank lines and lines that begin with `#` say nothing, and quotes round a value are no part of
@@ -510,6 +533,23 @@ mod tests {
             let words = ["--spec", path.to_str().unwrap(), "--name", "flag"];
             assert_eq!(drafted(&words, false).unwrap(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn requirements_are_read_with_the_files_that_they_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        std::fs::create_dir(folder.path().join("more")).unwrap();
+        write("all.txt", "# All\ntorch==2.4 \\\n    --hash=sha256:00\n-r more/base.txt  # the rest\n--pre\n");
+        write("more/base.txt", "numpy\n\n-r itself.txt\n-c limits.txt\n");
+        write("more/itself.txt", "-r itself.txt\n");
+        let lines = requirement_lines(&folder.path().join("all.txt"), 0).unwrap();
+        let expected =
+            ["torch==2.4 \\", "--hash=sha256:00", "numpy", "-r itself.txt", "-c limits.txt", "--pre"];
+        assert_eq!(lines, expected);
+        write("more/base.txt", "-r absent.txt\n");
+        let error = requirement_lines(&folder.path().join("all.txt"), 0).unwrap_err().to_string();
+        assert!(error.contains("more/absent.txt"), "{error}");
     }
 
     #[test]

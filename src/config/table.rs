@@ -87,7 +87,7 @@ settings! {
     "server_names" "GPULAYER_SERVER_NAMES" "" Names "Further names of this machine's server: its own certificate holds them, and requests may use them.";
     "min_free_bytes" "GPULAYER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under the state folder, submissions are refused (`storage_full`); finishes and cancels go on.";
     "worker_min_free_bytes" "GPULAYER_WORKER_MIN_FREE_BYTES" "536870912" Bytes "Below this much free disk under its folder a worker takes no tasks, and is shown as `unhealthy`.";
-    "worker_evict_below_bytes" "GPULAYER_WORKER_EVICT_BELOW_BYTES" "2147483648" Bytes "Below this much a worker removes cached artifacts, then kept workspaces, the oldest first.";
+    "worker_evict_below_bytes" "GPULAYER_WORKER_EVICT_BELOW_BYTES" "2147483648" Bytes "Below this much a worker removes cached artifacts and Python environments, then kept workspaces, the oldest first.";
     "max_artifact_bytes" "GPULAYER_MAX_ARTIFACT_BYTES" "1099511627776" Bytes "Largest artifact the server takes.";
     "heartbeat_s" "GPULAYER_HEARTBEAT_S" "2" Seconds "Between two heartbeats of a worker.";
     "lease_ttl_s" "GPULAYER_LEASE_TTL_S" "20" Seconds "After this long without a heartbeat a worker's tasks are no longer its own.";
@@ -103,6 +103,7 @@ settings! {
     "worker_cpus" "GPULAYER_WORKER_CPUS" "" Cpus "CPUs the daemon's own worker offers; all of the machine's when not set.";
     "worker_gpus" "GPULAYER_WORKER_GPUS" "all" Gpus "GPUs a worker of this machine offers: `all`, `none`, how many (the first in PCI order), or a list of places in PCI order and uuids (`[0, 3]`; as text `0,3`, and `3,` for the one in place 3). `join --gpus` beats it.";
     "nvml" "GPULAYER_NVML" "" Text "The library by which a worker of this machine asks about NVIDIA GPUs: a path, or `off` to leave them alone; the driver's own `libnvidia-ml.so.1` when not set.";
+    "uv" "GPULAYER_UV" "" Text "The `uv` by which a worker of this machine builds Python environments: a path; when not set, the one in a task's `PATH`, beside `gpulayer`, or in `~/.local/bin`.";
     "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
     "task_pids_max" "GPULAYER_TASK_PIDS_MAX" "" Count "Processes and threads a task of the daemon's own worker may have at once, where the machine can hold it to that (`docs/OPERATING.md`, Limits); half of what the kernel numbers, and at most 32768, when not set.";
 }
@@ -188,6 +189,7 @@ pub(super) fn settle(
         })?,
         worker_gpus: given.required("worker_gpus", offered_gpus)?,
         nvml: given.text("nvml")?,
+        uv: given.text("uv")?.map(Into::into),
         allow_spec_secret_refs: given.required("allow_spec_secret_refs", |value| match value {
             Value::Boolean(set) => Some(*set),
             Value::String(text) => text.parse().ok(),

@@ -1,6 +1,6 @@
 //! One task on its worker: what happens next, after everything that can happen. Pure: events in, effects out.
 //!
-//! `Starting → Staging → Launching → Executing → Draining → Collecting → Finishing → Settled`. Nothing executes
+//! `Starting → Staging → Launching → Preparing → Executing → Draining → Collecting → Finishing → Settled`. Nothing executes
 //! before the start was answered, no finish goes out before the last log record is acknowledged, and every
 //! path leads to `Settled`.
 
@@ -46,6 +46,8 @@ pub enum Event {
         /// What, and why.
         detail: String,
     },
+    /// The shim builds what the program needs, and starts it afterwards.
+    Preparing,
     /// The shim has started the program.
     Launched,
     /// No shim could take the task: the program never ran.
@@ -191,6 +193,8 @@ pub enum Found {
     Unlaunched,
     /// Its shim is alive.
     Running,
+    /// The same, and the program has not started yet: what it needs is built.
+    Preparing,
     /// Its shim wrote down how it ended.
     Ended(ExitFacts),
     /// Its shim had it and vanished; its tree was swept.
@@ -208,6 +212,7 @@ enum Stage {
     Starting,
     Staging,
     Launching,
+    Preparing,
     Executing,
     Draining(Outcome),
     Collecting(Outcome),
@@ -226,7 +231,9 @@ impl Outcome {
     /// Whether the program ran at all.
     fn executed(&self) -> bool {
         match self {
-            Outcome::Exited(facts) => matches!(facts.exit, Exit::Exited { .. } | Exit::Signalled { .. }),
+            Outcome::Exited(facts) => {
+                !facts.in_prelude && matches!(facts.exit, Exit::Exited { .. } | Exit::Signalled { .. })
+            }
             Outcome::Lost { .. } => false,
         }
     }
@@ -279,6 +286,10 @@ impl TaskRun {
                 effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
                 Self::at(spec, Stage::Executing)
             }
+            Found::Preparing => {
+                effects.push(Effect::Report(Report::Phase { phase: Phase::Environment }));
+                Self::at(spec, Stage::Preparing)
+            }
             Found::Ended(facts) => {
                 let mut run = Self::at(spec, Stage::Executing);
                 run.on(Event::Ended(facts), spec, effects);
@@ -311,6 +322,7 @@ impl TaskRun {
         match self.stage {
             Stage::Starting => None,
             Stage::Staging | Stage::Launching => Some(Phase::Staging),
+            Stage::Preparing => Some(Phase::Environment),
             Stage::Executing => Some(Phase::Executing),
             Stage::Draining(_) | Stage::Collecting(_) | Stage::Finishing { .. } | Stage::Settled => {
                 Some(Phase::Finishing)
@@ -340,6 +352,7 @@ impl TaskRun {
             Event::StartRefused => self.start_refused(effects),
             Event::Staged => self.staged(effects),
             Event::StageFailed { reason, detail } => self.stage_failed(reason, detail, effects),
+            Event::Preparing => self.preparing(effects),
             Event::Launched => self.launched(effects),
             Event::LaunchFailed { detail } => self.launch_failed(detail, effects),
             Event::Logged { through_n } => self.log_moved(|log| log.logged(through_n), effects),
@@ -419,13 +432,22 @@ impl TaskRun {
         self.finish_unlaunched(end, effects);
     }
 
-    fn launched(&mut self, effects: &mut Vec<Effect>) {
-        if self.stage != Stage::Launching {
-            return;
+    fn preparing(&mut self, effects: &mut Vec<Effect>) {
+        if self.stage == Stage::Launching {
+            self.shim_began(Stage::Preparing, Phase::Environment, effects);
         }
-        self.stage = Stage::Executing;
+    }
+
+    fn launched(&mut self, effects: &mut Vec<Effect>) {
+        if matches!(self.stage, Stage::Launching | Stage::Preparing) {
+            self.shim_began(Stage::Executing, Phase::Executing, effects);
+        }
+    }
+
+    fn shim_began(&mut self, stage: Stage, phase: Phase, effects: &mut Vec<Effect>) {
+        self.stage = stage;
         if !self.abandoned {
-            effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
+            effects.push(Effect::Report(Report::Phase { phase }));
         }
         if let Some(StopOrder { cause, now }) = self.stop {
             effects.push(Effect::StopShim { cause, now });
@@ -461,9 +483,14 @@ impl TaskRun {
         effects.push(Effect::Report(Report::Finish(Box::new(finish))));
     }
 
+    /// Whether a shim has it, or is given it.
+    fn is_with_shim(&self) -> bool {
+        matches!(self.stage, Stage::Launching | Stage::Preparing | Stage::Executing)
+    }
+
     /// The task goes on being one that runs: what it holds stays reserved until its tree is gone.
     fn stuck(&mut self, processes: Vec<StuckProcess>, effects: &mut Vec<Effect>) {
-        if matches!(self.stage, Stage::Launching | Stage::Executing) && !self.abandoned {
+        if self.is_with_shim() && !self.abandoned {
             effects.push(Effect::Report(Report::Stuck { processes }));
         }
     }
@@ -476,13 +503,13 @@ impl TaskRun {
     }
 
     fn execution_over(&mut self, outcome: Outcome, end: LogEnd, effects: &mut Vec<Effect>) {
-        if !matches!(self.stage, Stage::Launching | Stage::Executing) {
+        if !self.is_with_shim() {
             return;
         }
         if self.abandoned {
             return self.settle(effects);
         }
-        if self.stage == Stage::Launching && outcome.executed() {
+        if self.stage != Stage::Executing && outcome.executed() {
             // So short that its end overtook the word of its start.
             effects.push(Effect::Report(Report::Phase { phase: Phase::Executing }));
         }
@@ -491,7 +518,7 @@ impl TaskRun {
     }
 
     fn log_moved(&mut self, movement: impl FnOnce(&mut LogCursor) -> LogStep, effects: &mut Vec<Effect>) {
-        if self.abandoned || !matches!(self.stage, Stage::Launching | Stage::Executing | Stage::Draining(_)) {
+        if self.abandoned || !(self.is_with_shim() || matches!(self.stage, Stage::Draining(_))) {
             return;
         }
         match (movement(&mut self.log), &self.stage) {
@@ -521,7 +548,7 @@ impl TaskRun {
         self.stop = Some(StopOrder { cause, now });
         match self.stage {
             Stage::Staging => effects.push(Effect::StopStaging),
-            Stage::Executing => effects.push(Effect::StopShim { cause, now }),
+            Stage::Preparing | Stage::Executing => effects.push(Effect::StopShim { cause, now }),
             // The exit stands as it is; only who is in a hurry gives its outputs up.
             Stage::Collecting(_) if now => effects.push(Effect::StopCollecting),
             Stage::Starting
@@ -538,7 +565,7 @@ impl TaskRun {
         self.stop_ordered(StopReason::Revoked, true, effects);
         match self.stage {
             // What was handed to a shim, or is being written to, ends by its own event.
-            Stage::Staging | Stage::Launching | Stage::Executing | Stage::Settled => {}
+            Stage::Staging | Stage::Launching | Stage::Preparing | Stage::Executing | Stage::Settled => {}
             Stage::Starting | Stage::Draining(_) | Stage::Collecting(_) | Stage::Finishing { .. } => {
                 self.settle(effects);
             }

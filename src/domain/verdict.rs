@@ -5,6 +5,7 @@
 //! counted, how it was waited for, the kernel log, disks, and only then the program's own last words (`rules.toml`). An
 //! exit with status 0 is never judged again by what was printed.
 
+mod environment;
 mod fault_handler;
 mod kernel;
 mod last_words;
@@ -82,6 +83,8 @@ pub struct ExitFacts {
     pub stop: Option<StopSent>,
     /// From the stop signal to its end.
     pub stopping_for: Option<Seconds>,
+    /// Whether it was what runs before the program that ended so: the program never ran.
+    pub in_prelude: bool,
     /// From its start to its end; `None` when it never started.
     pub duration: Option<Seconds>,
     /// Largest memory of the tree, where it could be measured.
@@ -107,6 +110,7 @@ impl ExitFacts {
             exit,
             stop: None,
             stopping_for: None,
+            in_prelude: false,
             duration: None,
             peak_memory_bytes: None,
             last_n: 0,
@@ -147,12 +151,14 @@ pub struct UncollectedOutput {
 /// stop names the end (CONTRACT, Words and states).
 pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutput]) -> End {
     let (exit_code, signal) = match &facts.exit {
+        _ if facts.in_prelude => (None, None),
         Exit::Exited { code } | Exit::NotFound { code, .. } => (Some(*code), None),
         Exit::Signalled { signal } => (None, Some(signal.clone())),
         Exit::NotPrepared { .. } => (None, None),
     };
     let end = match (&facts.stop, &facts.exit) {
         (Some(stop), _) => stopped(*stop, facts, spec),
+        (None, _) if facts.in_prelude => environment::not_built(facts),
         (None, Exit::Exited { code: 0 }) => completed(uncollected),
         (None, Exit::Exited { .. } | Exit::Signalled { .. }) => failed(facts),
         (None, Exit::NotFound { code, detail }) => End {
@@ -170,7 +176,7 @@ pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutp
         exit_code,
         signal,
         peak_memory_bytes: facts.peak_memory_bytes,
-        duration_s: facts.duration,
+        duration_s: facts.duration.filter(|_| !facts.in_prelude),
         ..bounded(end)
     }
 }

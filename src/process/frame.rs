@@ -50,6 +50,8 @@ pub(super) enum ToShim {
 pub(super) enum FromShim {
     /// First on every connection.
     Hello(Hello),
+    /// The task's prelude runs. Again on every new connection, like those below.
+    Preparing,
     Started {
         pid: u32,
     },
@@ -83,6 +85,9 @@ pub(super) struct HeldTask {
     pub(super) task_id: TaskId,
     #[serde(with = "os_path")]
     pub(super) task_folder: std::path::PathBuf,
+    /// Whether it is its prelude that runs.
+    #[serde(default)]
+    pub(super) preparing: bool,
 }
 
 /// One message as it goes over the socket.

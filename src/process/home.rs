@@ -1,5 +1,7 @@
 //! What a shim has of its own, and lends each of its tasks.
 
+use std::rc::Rc;
+
 use super::cgroup::{Group, Plan, group_name};
 use super::identity::Identity;
 use super::oom_score::OomScore;
@@ -7,7 +9,8 @@ use super::oom_score::OomScore;
 /// One shim's belongings.
 pub(super) struct Home {
     pub(super) identity: Identity,
-    pub(super) oom_score: OomScore,
+    /// A task that has another program to start has it too.
+    pub(super) oom_score: Rc<OomScore>,
     /// `None`: the worker has none to offer, or a task is in it at the moment.
     pub(super) group: Option<Group>,
 }
@@ -15,7 +18,7 @@ pub(super) struct Home {
 impl Home {
     /// Without a group.
     pub(super) fn new(identity: Identity) -> Self {
-        Self { identity, oom_score: OomScore::protect(), group: None }
+        Self { identity, oom_score: Rc::new(OomScore::protect()), group: None }
     }
 
     /// Makes its group and moves in.

@@ -58,7 +58,9 @@ pub struct Adopted {
     pub task_id: TaskId,
     /// Its folder.
     pub task_folder: PathBuf,
-    /// To go on with: `Started` and `Logged` come again.
+    /// Whether its program has not started yet: its prelude runs.
+    pub preparing: bool,
+    /// To go on with: `Preparing`, `Started` and `Logged` come again.
     pub process: TaskProcess,
 }
 
@@ -229,6 +231,7 @@ impl ShimPool {
                         adopted.push(Adopted {
                             task_id: task.task_id,
                             task_folder: task.task_folder,
+                            preparing: task.preparing,
                             process,
                         });
                     }
@@ -361,6 +364,7 @@ impl TaskProcess {
                     continue;
                 }
                 Ok(Some(FromShim::Stuck { processes })) => ShimEvent::Stuck(processes),
+                Ok(Some(FromShim::Preparing)) => ShimEvent::Preparing,
                 Ok(Some(FromShim::Started { pid })) => ShimEvent::Started { pid },
                 Ok(Some(FromShim::Logged { through_n })) => ShimEvent::Logged { through_n },
                 Ok(Some(FromShim::Ended(record))) => {

@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 use rustix::process::Pid;
 
+use super::prelude::Prelude;
 use super::spawn_as::spawn_as;
 use super::system::{ExecStrings, Spawn, spawn};
 use super::{Launch, NotStarted};
+use crate::domain::secrets::SecretValue;
 
 /// Where programs are looked for when the task has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -95,6 +97,29 @@ pub(super) fn start(launch: &Launch, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -
                 format!("`{}` was not found in PATH ({})", program.display(), path_of(launch).display());
             Refusal::new(NotStarted::NotFound, detail)
         }
+    })
+}
+
+/// Starts what runs before the program: nothing of it is looked up.
+pub(super) fn start_exactly<'a>(
+    prelude: &Prelude,
+    launch: &Launch,
+    secrets: impl Iterator<Item = &'a (String, SecretValue)>,
+    descriptors: &[(BorrowedFd<'_>, i32)],
+) -> Result<Pid, Refusal> {
+    let argv = ExecStrings::new(prelude.argv.iter().map(|text| exec_string(text)).collect::<Result<_, _>>()?);
+    let open = prelude.env.iter().map(|(name, value)| variable(name, value.as_bytes()));
+    let secrets = secrets.map(|(name, value)| variable(OsStr::new(name), value.expose()));
+    let env = ExecStrings::new(open.chain(secrets).collect::<Result<_, _>>()?);
+    let (path, cwd) = (exec_string(prelude.program.as_os_str())?, exec_string(launch.workspace.as_os_str())?);
+    let plan = Spawn { path: &path, argv: &argv, env: &env, cwd: &cwd, descriptors };
+    let started = match &launch.run_as {
+        None => spawn(&plan),
+        Some(user) => spawn_as(&plan, user),
+    };
+    started.map_err(|error| {
+        let detail = format!("{} could not be started: {error}", prelude.program.display());
+        Refusal::new(NotStarted::SpawnFailed, detail)
     })
 }
 

@@ -62,6 +62,21 @@ struct Link {
     unsent: Vec<u8>,
 }
 
+impl Told {
+    fn nothing(quiet_until: Instant) -> Self {
+        Self { preparing: false, started: false, through_n: 0, stuck: false, quiet_until }
+    }
+
+    /// What is to be said of which program runs.
+    fn news_of(&self, task: &Task) -> Option<FromShim> {
+        match (task.is_preparing(), self.preparing, self.started) {
+            (true, false, _) => Some(FromShim::Preparing),
+            (false, _, false) => Some(FromShim::Started { pid: task.pid() }),
+            _ => None,
+        }
+    }
+}
+
 impl Link {
     fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
@@ -106,6 +121,7 @@ impl Link {
 
 /// What the worker at the other end has been told of the task.
 struct Told {
+    preparing: bool,
     started: bool,
     through_n: u64,
     stuck: bool,
@@ -205,7 +221,8 @@ impl Shim {
         let busy = self.busy.as_ref()?;
         let orphaned = busy.orphan_since.and_then(|since| since.checked_add(busy.task.launch.orphan_timeout));
         let stuck = !busy.told.stuck && busy.task.stuck().is_some();
-        let news = !busy.told.started || busy.told.through_n < busy.task.last_n() || stuck;
+        let news =
+            busy.told.news_of(&busy.task).is_some() || busy.told.through_n < busy.task.last_n() || stuck;
         let link = self.link.as_ref().filter(|link| news && link.unsent.is_empty());
         [busy.task.deadline(), orphaned, link.map(|_| busy.told.quiet_until)].into_iter().flatten().min()
     }
@@ -278,7 +295,7 @@ impl Shim {
             (ToShim::Launch(launch), None) => match Task::start(launch, &mut self.home) {
                 Ok(task) => {
                     let quiet_until = Instant::now() + QUIET_AT_FIRST;
-                    let told = Told { started: false, through_n: 0, stuck: false, quiet_until };
+                    let told = Told::nothing(quiet_until);
                     self.busy = Some(Busy { task, told, orphan_since: None });
                 }
                 Err(record) => self.say(&FromShim::Ended(record)),
@@ -304,10 +321,10 @@ impl Shim {
         }
         let Ok(mut link) = Link::new(stream) else { return };
         let task = self.busy.as_mut().map(|busy| {
-            busy.told = Told { started: false, through_n: 0, stuck: false, quiet_until: Instant::now() };
+            busy.told = Told::nothing(Instant::now());
             busy.orphan_since = None;
-            let launch = &busy.task.launch;
-            HeldTask { task_id: launch.task_id, task_folder: launch.task_folder.clone() }
+            let (launch, preparing) = (&busy.task.launch, busy.task.is_preparing());
+            HeldTask { task_id: launch.task_id, task_folder: launch.task_folder.clone(), preparing }
         });
         let hello = Hello { version: WIRE_VERSION, identity: self.home.identity.clone(), task };
         if link.say(&FromShim::Hello(hello)).is_ok() {
@@ -353,14 +370,18 @@ impl Shim {
         if let (Some(busy), Some(link)) = (&mut self.busy, &self.link) {
             let now = Instant::now();
             if link.unsent.is_empty() && now >= busy.told.quiet_until {
-                let (pid, last_n) = (busy.task.pid(), busy.task.last_n());
-                let start = !std::mem::replace(&mut busy.told.started, true);
+                let (runs, last_n) = (busy.told.news_of(&busy.task), busy.task.last_n());
+                match &runs {
+                    Some(FromShim::Preparing) => busy.told.preparing = true,
+                    Some(_) => busy.told.started = true,
+                    None => {}
+                }
                 let logged = std::mem::replace(&mut busy.told.through_n, last_n) < last_n;
-                if start || logged {
+                if runs.is_some() || logged {
                     busy.told.quiet_until = now + QUIET_BETWEEN_LOGS;
                 }
-                if start {
-                    self.say(&FromShim::Started { pid });
+                if let Some(runs) = runs {
+                    self.say(&runs);
                 }
                 if logged {
                     self.say(&FromShim::Logged { through_n: last_n });

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -13,24 +14,25 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::cgroup::{Group, Readings};
+use super::ending::{conclude, never_ran, signal_of, wait_of, write_stop_file};
 use super::home::Home;
 use super::host_lock::{HowToLock, lock};
 use super::identity::Claim;
+use super::oom_score::OomScore;
+use super::prelude::Preparing;
 use super::recorder::{Moment, Recorder};
 use super::redacted::{NoCoreFiles, Redacted};
 use super::remark::remark;
 use super::resolve::{self, Refusal};
-use super::signal_name::signal_name;
 use super::stuck::look_at_stuck;
 use super::system::{Reaped, own_peak_memory_bytes, reap_any};
 use super::tree::{descendants, kill_descendants};
-use super::{ExitRecord, Launch, NotStarted, STOP_FILE, STOP_FILE_UNFINISHED, StopCause, StopSent, Wait};
+use super::{ExitRecord, Launch, NotStarted, StopCause, StopSent, Wait};
 use crate::clock;
 use crate::contract::protocol::StopReason;
 use crate::contract::quantity::Timestamp;
 use crate::contract::spec::StopSignal;
 use crate::contract::worker::StuckProcess;
-use crate::domain::task_run::WholeLog;
 
 /// Between looks at a tree that was killed; doubles up to the second. Deaths wake the shim by themselves: this
 /// is for those that fork away or sleep uninterruptibly.
@@ -74,7 +76,10 @@ struct Outcome {
 pub(super) struct Task {
     pub(super) launch: Box<Launch>,
     claim: Claim,
+    /// The program, or its prelude.
     main: Pid,
+    preparing: Option<Preparing>,
+    oom_score: Rc<OomScore>,
     started_at: Timestamp,
     started: Instant,
     pipes: [Pipe; 2],
@@ -88,6 +93,8 @@ pub(super) struct Task {
     _no_core_files: Option<NoCoreFiles>,
     /// Held until the tree is gone, whatever becomes of the worker.
     _gpu_locks: Vec<File>,
+    /// The same: what the prelude handed over.
+    held: Vec<OwnedFd>,
     /// Given back at the end.
     group: Option<Group>,
     step_out_at: Option<Instant>,
@@ -100,7 +107,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Starts the program. `Err`: it never ran; the record is written already, if the folder allows.
+    /// Starts the program, or its prelude. `Err`: neither ran; the record is written already, if the folder allows.
     pub(super) fn start(mut launch: Box<Launch>, home: &mut Home) -> Result<Task, Box<ExitRecord>> {
         let started_at = clock::now();
         let mut claim = match Claim::take(&launch.task_folder, &home.identity) {
@@ -132,24 +139,34 @@ impl Task {
                 Refusal::new(NotStarted::SpawnFailed, format!("pipes could not be made: {error}"))
             })?;
             let started = Instant::now();
-            let start = || resolve::start(&launch, out_end.as_fd(), err_end.as_fd());
-            let main = home
-                .oom_score
-                .for_task(start)
-                .map_err(|refusal| Refusal::new(refusal.kind, redacted[0].sentence(refusal.detail)))?;
-            Ok((main, started, out, err, redacted))
+            let begun = match &launch.prelude {
+                None => {
+                    let start = || resolve::start(&launch, out_end.as_fd(), err_end.as_fd());
+                    home.oom_score.for_task(start).map(|main| (main, None))
+                }
+                Some(prelude) => Preparing::begin(prelude, &launch, &home.oom_score, (out_end, err_end))
+                    .map(|(main, preparing)| (main, Some(preparing))),
+            };
+            let begun =
+                begun.map_err(|refusal| Refusal::new(refusal.kind, redacted[0].sentence(refusal.detail)))?;
+            Ok((begun, started, out, err, redacted))
         };
         let spawned = spawn();
-        // The task has them now, and its pipes know what to look for.
-        launch.secrets = Vec::new();
+        let prepares = launch.prelude.is_some();
+        if !prepares {
+            // The task has them now, and its pipes know what to look for.
+            launch.secrets = Vec::new();
+        }
         match spawned {
-            Ok((main, started, out, err, [out_redacted, err_redacted])) => {
+            Ok(((main, preparing), started, out, err, [out_redacted, err_redacted])) => {
                 let pipe = |end: OwnedFd, redacted| Pipe { end: Some(end), read_bytes: PIPE_BYTES, redacted };
                 let recorder = Recorder::new(&launch.task_folder, launch.log);
                 Ok(Task {
                     launch,
                     claim,
                     main,
+                    preparing,
+                    oom_score: Rc::clone(&home.oom_score),
                     started_at,
                     started,
                     pipes: [pipe(out, out_redacted), pipe(err, err_redacted)],
@@ -162,7 +179,8 @@ impl Task {
                     peak_memory_bytes: 0,
                     _no_core_files: no_core_files,
                     _gpu_locks: gpu_locks,
-                    step_out_at: home.group.is_some().then(|| started + STEP_OUT_AFTER),
+                    held: Vec::new(),
+                    step_out_at: (home.group.is_some() && !prepares).then(|| started + STEP_OUT_AFTER),
                     group: home.group.take(),
                     out_of_memory_after: None,
                     killed_at: None,
@@ -178,6 +196,12 @@ impl Task {
         }
     }
 
+    /// Whether the program has not started yet.
+    pub(super) fn is_preparing(&self) -> bool {
+        self.preparing.is_some()
+    }
+
+    /// Of the program, or of its prelude.
     pub(super) fn pid(&self) -> u32 {
         self.main.as_raw_nonzero().get().unsigned_abs()
     }
@@ -267,12 +291,7 @@ impl Task {
                         self.signalled.push(pid.as_raw_nonzero().get().unsigned_abs());
                     }
                     if pid == self.main {
-                        self.outcome = Some(Outcome {
-                            wait: wait_of(status),
-                            ended_at: clock::now(),
-                            duration: self.started.elapsed(),
-                            after_stop: self.stopping.is_some(),
-                        });
+                        self.main_ended(wait_of(status));
                     }
                 }
                 Ok(Reaped::AllAlive) => break,
@@ -287,10 +306,69 @@ impl Task {
                 }
             }
         }
-        if self.outcome.is_some() && !self.tree_gone && self.kill_again.is_none() {
+        let prepared = self.preparing.as_ref().is_some_and(|preparing| preparing.done);
+        if (self.outcome.is_some() || prepared) && !self.tree_gone && self.kill_again.is_none() {
             // What the others had written by then counts, what they write while they die may not.
             self.drain();
             self.kill_tree();
+        }
+        if prepared && self.outcome.is_none() && self.tree_gone {
+            self.start_program();
+        }
+    }
+
+    fn main_ended(&mut self, wait: Wait) {
+        match &mut self.preparing {
+            Some(preparing) if wait == (Wait::Exited { code: 0 }) && self.stopping.is_none() => {
+                preparing.done = true;
+            }
+            _ => self.conclude_with(wait),
+        }
+    }
+
+    fn conclude_with(&mut self, wait: Wait) {
+        self.outcome = Some(Outcome {
+            wait,
+            ended_at: clock::now(),
+            duration: self.started.elapsed(),
+            after_stop: self.stopping.is_some(),
+        });
+    }
+
+    /// After its prelude, of which nothing is left.
+    fn start_program(&mut self) {
+        let Some(preparing) = self.preparing.take() else { return };
+        let heard = preparing.heard().map_err(|error| {
+            let detail = format!("what the prelude said cannot be understood: {error}");
+            Refusal::new(NotStarted::SpawnFailed, detail)
+        });
+        self.started_at = clock::now();
+        self.started = Instant::now();
+        if let Some(group) = &mut self.group {
+            // Killing what the prelude left may have changed them; and what the program uses is counted anew.
+            group.hold(&self.launch.limits);
+        }
+        let begun = heard.and_then(|(prepared, held)| {
+            self.held = held;
+            prepared.apply(&mut self.launch.env);
+            let start = || resolve::start(&self.launch, preparing.out.as_fd(), preparing.err.as_fd());
+            self.oom_score.for_task(start)
+        });
+        self.launch.secrets = Vec::new();
+        match begun {
+            Ok(main) => {
+                self.main = main;
+                self.tree_gone = false;
+                (self.kill_again, self.killed_at, self.stuck) = (None, None, None);
+                self.signalled.clear();
+                self.peak_memory_bytes = 0;
+                // Not before: what the shim starts is born where the shim is.
+                self.step_out_at = self.group.is_some().then(|| self.started + STEP_OUT_AFTER);
+            }
+            Err(Refusal { kind, detail }) => {
+                let detail = self.pipes[0].redacted.sentence(detail);
+                self.conclude_with(Wait::NotStarted { kind, detail });
+            }
         }
     }
 
@@ -320,6 +398,10 @@ impl Task {
                 let grace = if at_once { Duration::ZERO } else { self.launch.grace };
                 let kill_at = Instant::now() + grace;
                 self.stopping = Some(Stopping { sent: StopSent { cause, sent_at: clock::now() }, kill_at });
+                if self.preparing.as_ref().is_some_and(|preparing| preparing.done) {
+                    // What is left of it dies already, and the program is not to begin.
+                    return self.conclude_with(Wait::Exited { code: 0 });
+                }
                 if !at_once {
                     self.signal_group(signal_of(self.launch.stop_signal));
                     // A stopped process would not hear it.
@@ -344,6 +426,7 @@ impl Task {
             (Some(_), _) => None,
             (None, Some(stopping)) if self.kill_again.is_none() => Some(stopping.kill_at),
             (None, Some(_)) => None,
+            (None, None) if self.is_preparing() => None,
             (None, None) => self.launch.timeout.and_then(|timeout| self.started.checked_add(timeout)),
         };
         let kill_again = self.kill_again.map(|(at, _)| at);
@@ -358,7 +441,9 @@ impl Task {
                 (Some(stopping), _) if now >= stopping.kill_at && self.kill_again.is_none() => {
                     self.kill_tree()
                 }
-                (None, Some(timeout)) if now.duration_since(self.started) >= timeout => {
+                (None, Some(timeout))
+                    if !self.is_preparing() && now.duration_since(self.started) >= timeout =>
+                {
                     self.stop(StopCause::Timeout, StopReason::TimedOut, false);
                 }
                 _ => {}
@@ -468,6 +553,7 @@ impl Task {
             after_stop: outcome.after_stop,
             started_at: self.started_at,
             ended_at: outcome.ended_at,
+            in_prelude: self.preparing.is_some(),
             duration: outcome.duration,
             peak_memory_bytes: memory_peak_bytes.or_else(|| {
                 (self.peak_memory_bytes > own_peak_memory_bytes()).then_some(self.peak_memory_bytes)
@@ -490,19 +576,6 @@ impl Task {
     }
 }
 
-/// A program that looks for the file while it is written must not read half a word.
-fn write_stop_file(task_folder: &Path, reason: StopReason) -> io::Result<()> {
-    let unfinished = task_folder.join(STOP_FILE_UNFINISHED);
-    std::fs::write(&unfinished, format!("{}\n", reason.word()))?;
-    std::fs::rename(unfinished, task_folder.join(STOP_FILE))
-}
-
-fn conclude(claim: &mut Claim, record: &ExitRecord) {
-    if let Err(error) = claim.conclude(record) {
-        remark(format_args!("the exit record of {} cannot be written: {error}", record.task_id));
-    }
-}
-
 fn share(path: &Path) -> Result<File, Refusal> {
     lock(path, HowToLock::Shared).map_err(|error| {
         let detail = format!("the GPU's lock {} cannot be shared: {error}", path.display());
@@ -510,50 +583,6 @@ fn share(path: &Path) -> Result<File, Refusal> {
     })
 }
 
-fn never_ran(launch: &Launch, at: Timestamp, refusal: Refusal) -> ExitRecord {
-    ExitRecord {
-        task_id: launch.task_id,
-        wait: Wait::NotStarted { kind: refusal.kind, detail: refusal.detail },
-        stop: None,
-        after_stop: false,
-        started_at: at,
-        ended_at: clock::now(),
-        duration: Duration::ZERO,
-        peak_memory_bytes: None,
-        memory_limit_bytes: None,
-        oom_kills: None,
-        oom_killed_after: None,
-        cpu_throttling: None,
-        memory_not_held: false,
-        lost_records: 0,
-        lost_because: String::new(),
-        last_n: 0,
-        whole_log: WholeLog::InLines,
-        pids: Vec::new(),
-    }
-}
-
 fn now() -> Moment {
     Moment { time: clock::now(), at: Instant::now() }
-}
-
-fn wait_of(status: i32) -> Wait {
-    if libc::WIFSIGNALED(status) {
-        let signal = libc::WTERMSIG(status);
-        Wait::Signalled { signal, name: signal_name(signal) }
-    } else {
-        Wait::Exited { code: libc::WEXITSTATUS(status) }
-    }
-}
-
-fn signal_of(signal: StopSignal) -> Signal {
-    match signal {
-        StopSignal::Term => Signal::TERM,
-        StopSignal::Int => Signal::INT,
-        StopSignal::Hup => Signal::HUP,
-        StopSignal::Quit => Signal::QUIT,
-        StopSignal::Usr1 => Signal::USR1,
-        StopSignal::Usr2 => Signal::USR2,
-        StopSignal::Kill => Signal::KILL,
-    }
 }

@@ -277,12 +277,41 @@ fn what_it_finds_around_it() {
         (&["/secrets/0/name"], with(json!({"secrets": [{"name": "GPULAYER_X", "ref": "name:K"}]}))),
         (&["/secrets/0/name"], with(json!({"secrets": [{"name": "PATH", "ref": "name:K"}]}))),
         (&["/secrets/0/name"], with(json!({"secrets": [{"name": "1K", "ref": "name:K"}]}))),
-        (&["/python"], with(json!({"python": {"requirements": ["a"], "uv": "."}, "name": "x"}))),
     ];
-    let (uv, rest) = invalid.split_last().unwrap();
-    refuses("invalid", rest);
-    assert!(faults(&uv.1).iter().any(|fault| fault.pointer == "/python" && fault.code == "invalid"));
+    refuses("invalid", invalid);
     assert_eq!(spec(json!({"env": {"CUDA_VISIBLE_DEVICES": ""}})).env.len(), 1);
+}
+
+#[test]
+fn a_python_environment_is_named_in_one_way_and_by_what_outlives_the_job() {
+    let python = |python: Value| with(json!({"python": python}));
+    let many = vec!["x".repeat(1000); 70];
+    let invalid: &[(&[&str], Value)] = &[
+        (&["/python"], python(json!({"requirements": ["a"], "uv": "."}))),
+        (&["/python"], python(json!({"requirements": ["a"], "lockfile": "uv.lock"}))),
+        (&["/python/interpreter"], python(json!({"interpreter": "venv/bin/python"}))),
+        (&["/python/interpreter"], python(json!({"interpreter": "--help"}))),
+        (&["/python/requirements/1"], python(json!({"requirements": ["a", "-e ."]}))),
+        (&["/python/requirements/0"], python(json!({"requirements": ["--editable=./a"]}))),
+        (&["/python/requirements/0"], python(json!({"requirements": ["a\nb"]}))),
+        (&["/python/requirements"], python(json!({"requirements": many}))),
+        (&["/python/lockfile"], python(json!({"lockfile": "poetry.lock"}))),
+        (&["/python/lockfile"], python(json!({"lockfile": "../uv.lock"}))),
+        (&["/python/uv"], python(json!({"uv": "/home/ann/train"}))),
+    ];
+    refuses("invalid", invalid);
+    let read = |given: Value| *spec(json!({"python": given})).python.unwrap();
+    assert_eq!(read(json!({"uv": "./"})).uv.as_deref(), Some("."), "the source's own root");
+    assert_eq!(read(json!({"uv": "train/"})).uv.as_deref(), Some("train"));
+    for (name, value) in [
+        ("interpreter", json!("3.11")),
+        ("interpreter", json!("/opt/python/bin/python3")),
+        ("interpreter", json!("pypy@3.10")),
+        ("requirements", json!(["torch==2.4", "--index-url https://pypi.example/simple", "./vendored"])),
+        ("lockfile", json!("locks/pylock.gpu.toml")),
+    ] {
+        good(&python(json!({name: value})));
+    }
 }
 
 #[test]
@@ -412,7 +441,6 @@ fn what_is_not_built_yet_is_refused_and_never_ignored() {
         (&["/inputs/0/url"], with(json!({"inputs": [{"url": "https://example.org/a", "path": "a"}]}))),
         (&["/resources/gpus/share"], with(json!({"resources": {"gpus": {"share": 0.5}}}))),
         (&["/resources/disk_bytes"], with(json!({"resources": {"disk_bytes": 1}}))),
-        (&["/python"], with(json!({"python": {"requirements": ["numpy"]}}))),
         (
             &["/container", "/run_as", "/mounts", "/notify", "/hold"],
             with(

@@ -32,6 +32,7 @@ mod next_steps;
 mod nvml_stub;
 mod processes;
 mod progress;
+mod python_environments;
 mod refusals;
 mod rejoining;
 mod remote_worker;

@@ -24,6 +24,7 @@ const FLOORS: &[(u8, &[&str])] = &[
             "short_file",
             "gpu",
             "frameworks",
+            "environments",
         ],
     ),
     (4, &["actors"]),
@@ -44,6 +45,8 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("config", "short_file"),      // settings and secrets
     ("gpu", "process"),            // asks drivers in children
     ("frameworks", "process"),     // asks interpreters in children
+    ("environments", "process"),   // runs its builder in a task's shim
+    ("environments", "artifacts"), // removes what nobody uses
     ("cli", "worker"),             // `join` and `worker start` run one
 ];
 

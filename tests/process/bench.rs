@@ -52,6 +52,7 @@ impl Bench {
             stop_signal: Default::default(),
             grace: Duration::from_secs(10),
             timeout: None,
+            prelude: None,
             orphan_timeout: Duration::from_secs(86_400),
             limits: Limits::default(),
             log: Default::default(),

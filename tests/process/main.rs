@@ -9,6 +9,7 @@ mod frozen;
 mod groups;
 mod logs;
 mod old_shims;
+mod preludes;
 mod reuse;
 mod secrets;
 mod trees;

@@ -49,11 +49,13 @@ pub(super) async fn recover(
         let (folder, file) = TaskFolder::found(path);
         let Some(file) = file.filter(|file| file.boot_id == boot_id && file.assignment.task_id == task_id)
         else {
-            discard(shims, task_id, &folder, living.remove(&task_id), trash).await;
+            let process = living.remove(&task_id).map(|adopted| adopted.process);
+            discard(shims, task_id, &folder, process, trash).await;
             continue;
         };
-        let process = living.remove(&task_id);
-        let found = match &process {
+        let adopted = living.remove(&task_id);
+        let found = match &adopted {
+            Some(Adopted { preparing: true, .. }) => Found::Preparing,
             Some(_) => Found::Running,
             None => look(shims, task_id, &folder).await,
         };
@@ -64,9 +66,10 @@ pub(super) async fn recover(
                 tracing::warn!(%task_id, %error, "a workspace cannot be prepared anew");
             }
         }
+        let process = adopted.map(|adopted| adopted.process);
         recovered.push(Recovered { assignment: file.assignment, folder, found, process });
     }
-    for (task_id, process) in living {
+    for (task_id, Adopted { process, .. }) in living {
         tracing::warn!(%task_id, "a task without a folder is killed");
         kill(task_id, process).await;
     }
@@ -97,14 +100,11 @@ async fn sweep_orphans(shims: &ShimPool) {
     }
 }
 
-async fn adopt(shims: &ShimPool) -> Result<HashMap<TaskId, TaskProcess>, ProcessError> {
+async fn adopt(shims: &ShimPool) -> Result<HashMap<TaskId, Adopted>, ProcessError> {
     let mut tries = 1;
     loop {
         match shims.adopt().await {
-            Ok(adopted) => {
-                let by_task = |Adopted { task_id, process, .. }| (task_id, process);
-                return Ok(adopted.into_iter().map(by_task).collect());
-            }
+            Ok(adopted) => return Ok(adopted.into_iter().map(|task| (task.task_id, task)).collect()),
             Err(error) if tries == ADOPTION_TRIES => return Err(error),
             Err(error) => {
                 tracing::warn!(

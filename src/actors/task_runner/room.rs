@@ -13,6 +13,7 @@ use super::kept::{KeptWorkspaces, Place};
 use crate::clock;
 use crate::contract::artifact::Digest;
 use crate::domain::disk::{self, Entry, Volume, Watermarks};
+use crate::environments::{Environments, Removable};
 use crate::store::space::Ballast;
 
 /// The room of one worker; clones share it.
@@ -27,6 +28,7 @@ struct Shared {
     marks: Watermarks,
     cache: Cache,
     kept: KeptWorkspaces,
+    environments: Environments,
     ballast: Ballast,
     unhealthy: Mutex<Option<String>>,
     /// On the fullest volume, as of the last look.
@@ -44,6 +46,7 @@ struct Stuck(HashSet<Key>);
 enum Key {
     Cached(Digest),
     Kept(Place),
+    Environment(Removable),
 }
 
 /// Room held back in a worker's folder, so that it can start again there when its disk is full.
@@ -59,6 +62,7 @@ impl DiskRoom {
             marks,
             cache: Cache::new(folder.join("cache")),
             kept: KeptWorkspaces::new(folder.join("kept")),
+            environments: Environments::new(folder.join("environments")),
             ballast: worker_ballast(folder),
             unhealthy: Mutex::default(),
             free_bytes: Mutex::default(),
@@ -75,6 +79,11 @@ impl DiskRoom {
     /// Artifacts that were fetched, for the next task that needs them.
     pub(super) fn cache(&self) -> &Cache {
         &self.shared.cache
+    }
+
+    /// Python environments of tasks.
+    pub(super) fn environments(&self) -> &Environments {
+        &self.shared.environments
     }
 
     /// Why the worker takes no tasks, as of the last look; `None` = it does.
@@ -114,7 +123,7 @@ impl DiskRoom {
 
     /// The fullest volume and the largest of the worker's folders, for people. Blocks.
     pub(super) fn described(&self) -> String {
-        let mut sizes: Vec<(u64, &str)> = ["tasks", "kept", "cache", "trash"]
+        let mut sizes: Vec<(u64, &str)> = ["tasks", "kept", "cache", "environments", "trash"]
             .into_iter()
             .map(|name| (disk_usage(&self.shared.folder.join(name)), name))
             .filter(|(bytes, _)| *bytes > 0)
@@ -137,7 +146,8 @@ impl DiskRoom {
     /// Each volume once, with its device number. A folder that is not there lies where its parent does.
     fn volumes(&self) -> Vec<(Volume, u64)> {
         let mut volumes: Vec<(Volume, u64)> = Vec::new();
-        let folders = ["", "tasks", "cache", "kept"].map(|name| self.shared.folder.join(name));
+        let folders =
+            ["", "tasks", "cache", "kept", "environments"].map(|name| self.shared.folder.join(name));
         for path in folders {
             match measure(&path) {
                 Ok((free_bytes, device)) => {
@@ -160,7 +170,7 @@ impl DiskRoom {
         if volume.free_bytes >= self.mark() {
             return;
         }
-        let Shared { cache, kept, marks, .. } = &*self.shared;
+        let Shared { cache, kept, environments, marks, .. } = &*self.shared;
         let now = clock::now();
         let mut entries: Vec<Entry<Key>> = Vec::new();
         if device_of(cache.folder()) == Some(device) {
@@ -169,10 +179,14 @@ impl DiskRoom {
         if device_of(kept.folder()) == Some(device) {
             entries.extend(kept.entries(now).into_iter().map(|entry| entry.map(Key::Kept)));
         }
+        if device_of(environments.folder()) == Some(device) {
+            entries.extend(environments.entries().into_iter().map(|entry| entry.map(Key::Environment)));
+        }
         entries.retain(|entry| !stuck.contains(&entry.key));
         for key in disk::evict(&entries, volume.free_bytes, *marks) {
             let removed = match &key {
                 Key::Cached(digest) => cache.remove(*digest).map_err(|error| error.to_string()),
+                Key::Environment(what) => environments.remove(what).map_err(|error| error.to_string()),
                 Key::Kept(place) => kept.evict(place, now).map_err(|error| error.to_string()),
             };
             match removed {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Surroundings;
 use super::checkpoint;
-use super::folder::TaskFolder;
+use super::folder::{TaskFolder, real_folder};
 use super::function::RUNNER_FILE;
 use super::lost::{lost, warn_of_stuck};
 use super::progress::Progress;
@@ -22,14 +22,15 @@ use crate::contract::problem::Warning;
 use crate::contract::protocol::{Assignment, KeptCheckpoint, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Workload};
+use crate::domain::python::Recipe;
 use crate::domain::task_run::{
     Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment, held_back, lines_lost,
     memory_let_loose, outlived_a_kill,
 };
 use crate::domain::verdict::MemoryFacts;
 use crate::process::{
-    CpuThrottling, ExitRecord, Launch, Limits, NotStarted, ProcessError, ShimEvent, SpoolReader, StopCause,
-    TaskProcess, Wait,
+    CpuThrottling, ExitRecord, Launch, Limits, NotStarted, Prelude, ProcessError, ShimEvent,
+    SpoolReader, StopCause, TaskProcess, Wait,
 };
 
 /// How often it is seen to that the shim is not stopped.
@@ -73,6 +74,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         stop_signal: spec.stop_signal,
         grace: spec.grace_s.duration(),
         timeout: spec.timeout_s.map(Seconds::duration),
+        prelude: None,
         orphan_timeout: around.options.orphan_timeout,
         limits: Limits {
             memory_bytes: spec.resources.memory_bytes,
@@ -108,6 +110,9 @@ pub(super) enum LaunchError {
     /// The folder of a task that runs as another user.
     #[error("the task's folder cannot be given to its user")]
     Folder(#[source] std::io::Error),
+    /// The folder of Python environments.
+    #[error("no Python environment can be ordered")]
+    Environments(#[source] std::io::Error),
     /// The search for them, or the work on the folder, was cut short.
     #[error("the launch could not be prepared")]
     Interrupted(#[source] tokio::task::JoinError),
@@ -136,7 +141,26 @@ pub(super) async fn hand_over(
             LaunchError::Secrets { missing, worker }
         })?;
     }
+    // What lies in a person's own folder has no digest, so that an environment made of it is this task's alone.
+    let alone = real_folder(spec).map(|_| assignment.task_id.to_string());
+    if let Some(recipe) = Recipe::of(spec, alone) {
+        let prelude = prelude(&around, recipe, &launch).map_err(LaunchError::Environments)?;
+        launch.prelude = Some(Box::new(prelude));
+    }
     Ok(around.options.shims.launch(launch).await?)
+}
+
+/// What the shim runs before the program, so that its Python environment is there.
+fn prelude(around: &Surroundings, recipe: Recipe, launch: &Launch) -> std::io::Result<Prelude> {
+    let options = &around.options;
+    options.room.environments().prelude(
+        recipe,
+        &launch.workspace,
+        launch.run_as.as_ref(),
+        options.uv.as_deref(),
+        &launch.env,
+        &options.host_environment,
+    )
 }
 
 /// Tells what a task's process does until its end, and passes stop orders on to it. `bring` gives the process, and
@@ -195,6 +219,7 @@ pub(super) async fn watch(
             }
         };
         match event {
+            Some(ShimEvent::Preparing) => tell(Event::Preparing),
             Some(ShimEvent::Started { .. }) => tell(Event::Launched),
             Some(ShimEvent::Logged { through_n }) => tell(Event::Logged { through_n }),
             Some(ShimEvent::Stuck(processes)) => {
@@ -281,6 +306,7 @@ pub(super) fn facts(record: ExitRecord) -> ExitFacts {
         exit,
         stop,
         stopping_for,
+        in_prelude: record.in_prelude,
         duration: ran.then(|| in_millis(record.duration)),
         peak_memory_bytes: record.peak_memory_bytes,
         last_n: record.last_n,

@@ -6,6 +6,7 @@ use super::reader::{Node, Pointer, Reader, quoted};
 use super::{credentials, limits, paths};
 use crate::contract::spec::{JobSpec, Python, Resources, Run, Secret, Workload};
 use crate::domain::placement::{PROFILES, vendor_of};
+use crate::domain::python::lock_kind;
 use crate::domain::secrets::SecretRef;
 
 /// Which GPUs a program sees is GPUlayer's to say: it grants them.
@@ -142,14 +143,61 @@ pub(super) fn python(reader: &mut Reader, node: Node<'_>) -> Option<Box<Python>>
     if ways > 1 {
         reader.fault(node.at, "invalid", "at most one of `requirements`, `lockfile` and `uv` is allowed");
     }
-    let interpreter =
-        fields.read(reader, "interpreter", |reader, node| reader.line(node, limits::PATH_BYTES));
+    let interpreter = fields.read(reader, "interpreter", interpreter);
     let requirements = fields.read(reader, "requirements", |reader, node| {
-        reader.list(node, limits::ENTRIES, |reader, node, _| reader.line(node, limits::PATH_BYTES))
+        let lines = reader.list(node, limits::ENTRIES, requirement)?;
+        let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
+        if bytes > limits::REQUIREMENTS_BYTES {
+            let most = limits::REQUIREMENTS_BYTES;
+            return reader.invalid(
+                node.at,
+                format!(
+                    "has {bytes} bytes; at most {most} are allowed. Send a lock file with the source instead"
+                ),
+            );
+        }
+        Some(lines)
     });
-    let lockfile = fields.read(reader, "lockfile", paths::below_workspace);
-    let uv = fields.read(reader, "uv", paths::below_workspace);
+    let lockfile = fields.read(reader, "lockfile", lockfile);
+    let uv = fields.read(reader, "uv", |reader, node| match node.value.as_str() {
+        // The source's own root, which no other path may be.
+        Some("." | "./") => Some(".".to_owned()),
+        _ => paths::below_workspace(reader, node),
+    });
     Some(Box::new(Python { interpreter, requirements: requirements.unwrap_or_default(), lockfile, uv }))
+}
+
+fn interpreter(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let text = reader.line(node, limits::PATH_BYTES)?;
+    if (text.contains('/') && !text.starts_with('/')) || text.starts_with('-') {
+        return reader.invalid(
+            node.at,
+            "expected a version such as `3.11`, which uv finds or downloads, or the absolute path of an interpreter on the worker",
+        );
+    }
+    Some(text)
+}
+
+fn requirement(reader: &mut Reader, node: Node<'_>, _: usize) -> Option<String> {
+    let line = reader.line(node, limits::PATH_BYTES)?;
+    if line.starts_with("-e") || line.starts_with("--editable") {
+        return reader.invalid(
+            node.at,
+            "an editable install points into the workspace, which goes away; name the folder without `-e`, or put it on PYTHONPATH with `env`",
+        );
+    }
+    Some(line)
+}
+
+fn lockfile(reader: &mut Reader, node: Node<'_>) -> Option<String> {
+    let path = paths::below_workspace(reader, node)?;
+    if lock_kind(&path).is_none() {
+        return reader.invalid(
+            node.at,
+            "expected `uv.lock`, `pylock.toml`, `pylock.NAME.toml` or a `.txt` file with exact versions; other tools export one (`poetry export`, `pip freeze`, `uv export`)",
+        );
+    }
+    Some(path)
 }
 
 /// What it adds must not contradict what `resources` asks for.

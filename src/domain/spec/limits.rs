@@ -16,6 +16,8 @@ pub(super) const PATH_BYTES: usize = 3_072;
 pub(super) const PATH_PARTS: usize = 100;
 /// One part of a path (`NAME_MAX`).
 pub(super) const PATH_PART_BYTES: usize = 255;
+/// The lines of requirements together.
+pub(super) const REQUIREMENTS_BYTES: usize = 64 * 1024;
 /// Names people give: jobs, outputs, workers.
 pub(super) const NAME_BYTES: usize = 255;
 /// Keys of labels.

@@ -37,7 +37,6 @@ const NOT_YET: &[NotYet] = &[
     row(&["inputs", "*", "url"], blank, "inputs by URL"),
     row(&["resources", "gpus", "share"], blank, "shares of a GPU"),
     row(&["resources", "disk_bytes"], blank, "disk space as a resource"),
-    row(&["python"], blank, "Python environments"),
     row(&["container"], blank, "containers"),
     row(&["run_as"], blank, "running as another user"),
     row(&["mounts"], blank, "mounts"),

@@ -66,6 +66,39 @@ fn a_trivial_task_takes_the_shortest_path() {
 }
 
 #[test]
+fn an_environment_is_a_phase_of_its_own_that_can_be_stopped() {
+    let spec = plain();
+    let mut run = TaskRun::new(&spec, &mut Vec::new());
+    effects_of(&mut run, &spec, [Event::StartAccepted]);
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Preparing]),
+        [Effect::Report(Report::Phase { phase: Phase::Environment })]
+    );
+    assert_eq!(run.phase(), Some(Phase::Environment));
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Logged { through_n: 2 }]),
+        [Effect::UploadLogs { first_n: 1, through_n: 2, end: None }]
+    );
+    let mut stopped = run.clone();
+    assert_eq!(
+        effects_of(&mut run, &spec, [Event::Launched]),
+        [Effect::Report(Report::Phase { phase: Phase::Executing })]
+    );
+    assert_eq!(
+        effects_of(&mut stopped, &spec, [Event::StopOrdered { cause: StopReason::Cancelled, now: false }]),
+        [Effect::StopShim { cause: StopReason::Cancelled, now: false }]
+    );
+    let mut ended = facts(Exit::Signalled { signal: "SIGTERM".into() }, Some(StopSent::Order), 2);
+    ended.in_prelude = true;
+    let events = [Event::LogsAcknowledged { next_n: 3 }, Event::Ended(ended)];
+    let effects = effects_of(&mut stopped, &spec, events);
+    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::InLines }], "it never executed");
+    let effects = effects_of(&mut stopped, &spec, [Event::Collected(Collection::default())]);
+    let end = &finish_in(&effects).unwrap().end;
+    assert_eq!((end.reason, end.duration_s), (EndReason::Cancelled, None));
+}
+
+#[test]
 fn a_stop_before_the_answer_to_start_executes_nothing() {
     for spec in [plain(), staged()] {
         let mut run = TaskRun::new(&spec, &mut Vec::new());
@@ -209,6 +242,10 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
     assert_eq!(effects, [Effect::Report(Report::Phase { phase: Phase::Executing })]);
 
     effects.clear();
+    TaskRun::adopt(&spec, Found::Preparing, &mut effects);
+    assert_eq!(effects, [Effect::Report(Report::Phase { phase: Phase::Environment })]);
+
+    effects.clear();
     let ended = facts(Exit::Exited { code: 3 }, None, 7);
     let mut run = TaskRun::adopt(&spec, Found::Ended(ended), &mut effects);
     assert_eq!(
@@ -320,6 +357,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::StartRefused),
         Just(Event::Staged),
         Just(Event::StageFailed { reason: EndReason::InputUnavailable, detail: "gone".into() }),
+        Just(Event::Preparing),
         Just(Event::Launched),
         Just(Event::LaunchFailed { detail: "no shim".into() }),
         (0..20u64).prop_map(|through_n| Event::Logged { through_n }),

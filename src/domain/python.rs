@@ -1,0 +1,34 @@
+//! Python environments of tasks: what one is made of and called, how `uv` makes it, and how a program finds it. Pure:
+//! whoever builds one reads the files and runs the steps.
+
+pub mod recipe;
+pub mod steps;
+pub mod surroundings;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use recipe::{Contents, Key, LockKind, Recipe, lock_kind};
+pub use steps::{Step, find_interpreter, install_interpreter, steps};
+pub use surroundings::{Built, Change, surroundings};
+
+/// Begins the last line of a build that failed; the rest of it says why.
+pub const CLOSING: &str = "gpulayer: no Python environment: ";
+
+/// What an interpreter says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interpreter {
+    /// Its program, absolute.
+    pub executable: PathBuf,
+    /// The whole text of its version, which differs between builds.
+    pub version: String,
+    /// `cpython-311-x86_64-linux-gnu`: what compiled modules have to fit.
+    pub abi: String,
+    /// `linux-x86_64`.
+    pub platform: String,
+    /// Where its packages lie, when it is that of a virtual environment: such an environment is not the system's, and
+    /// tasks are to see its packages all the same.
+    #[serde(default)]
+    pub packages_of_environment: Vec<PathBuf>,
+}

@@ -1,0 +1,58 @@
+//! Where things lie in the folder of one user's environments.
+//!
+//! | name | meaning |
+//! |---|---|
+//! | `<key>/` | an environment; `gpulayer-complete.json` in it is the last file of its build |
+//! | `<key>.lock` | shared by who uses it, alone by who builds or removes it; its time of change is the last use |
+//! | `answers/<key>.json` | which environment a question led to |
+//! | `uv-cache/`, `uv-cache.lock` | what `uv` downloaded and built; shared by builds, alone by who removes it |
+//! | `pythons/` | interpreters that `uv` downloaded |
+
+use std::path::{Path, PathBuf};
+
+use crate::domain::python::Key;
+
+/// The note of a complete environment.
+pub(super) const MARKER: &str = "gpulayer-complete.json";
+/// What `uv` keeps.
+pub(super) const UV_CACHE: &str = "uv-cache";
+const ANSWERS: &str = "answers";
+
+/// The folder of one user's environments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout(pub(super) PathBuf);
+
+impl Layout {
+    pub(super) fn environment(&self, key: &Key) -> PathBuf {
+        self.0.join(key.as_str())
+    }
+
+    pub(super) fn marker(&self, key: &Key) -> PathBuf {
+        self.environment(key).join(MARKER)
+    }
+
+    /// Of an environment, or of the cache.
+    pub(super) fn lock(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.lock"))
+    }
+
+    pub(super) fn answer(&self, question: &Key) -> PathBuf {
+        self.answers().join(format!("{question}.json"))
+    }
+
+    pub(super) fn answers(&self) -> PathBuf {
+        self.0.join(ANSWERS)
+    }
+
+    pub(super) fn uv_cache(&self) -> PathBuf {
+        self.0.join(UV_CACHE)
+    }
+
+    pub(super) fn pythons(&self) -> PathBuf {
+        self.0.join("pythons")
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
