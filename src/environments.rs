@@ -124,7 +124,7 @@ impl Environments {
         let mut entries = Vec::new();
         for user in names(&self.folder) {
             let layout = Layout(self.folder.join(&user));
-            for name in names(layout.path()).filter(|name| is_removable(name)) {
+            for name in names(layout.path()).into_iter().filter(|name| is_removable(name)) {
                 let lock = layout.lock(&name);
                 let last_used = fs::symlink_metadata(&lock).map_or(0, |there| there.mtime());
                 entries.push(Entry {
@@ -160,7 +160,7 @@ impl Environments {
     pub fn tidy(&self) {
         for user in names(&self.folder) {
             let folder = self.folder.join(&user);
-            for name in names(&folder).filter(|name| name.ends_with(GOING)) {
+            for name in names(&folder).into_iter().filter(|name| name.ends_with(GOING)) {
                 if let Err(error) = remove_tree(&folder.join(name)) {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -186,9 +186,9 @@ fn is_removable(name: &str) -> bool {
     name == UV_CACHE || Key::try_from(name.to_owned()).is_ok()
 }
 
-fn names(folder: &Path) -> impl Iterator<Item = String> + use<> {
+fn names(folder: &Path) -> Vec<String> {
     let listing = fs::read_dir(folder).into_iter().flatten().flatten();
-    listing.filter_map(|entry| entry.file_name().into_string().ok())
+    listing.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// What its removal gives back, in bytes.

@@ -242,7 +242,8 @@ impl Build<'_> {
                 let lines: String = lines.map(|folder| add_folder(folder)).collect();
                 fs::write(&path, lines).map_err(Failure::file("write", &path))?;
             }
-            libraries.extend(folders_in(&packages.join("nvidia")).map(|folder| folder.join("lib")));
+            let nvidia = folders_in(&packages.join("nvidia"));
+            libraries.extend(nvidia.into_iter().map(|folder| folder.join("lib")));
         }
         libraries.retain(|folder| folder.is_dir());
         libraries.sort();
@@ -306,9 +307,10 @@ fn add_folder(folder: &Path) -> String {
 /// `lib/python3.11/site-packages` of a virtual environment.
 fn packages_of(environment: &Path) -> Vec<PathBuf> {
     let versions = folders_in(&environment.join("lib"));
-    versions.map(|version| version.join("site-packages")).filter(|folder| folder.is_dir()).collect()
+    let packages = versions.into_iter().map(|version| version.join("site-packages"));
+    packages.filter(|folder| folder.is_dir()).collect()
 }
 
-fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
