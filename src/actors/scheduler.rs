@@ -277,7 +277,7 @@ impl Handler<ExplainQueue> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, question: ExplainQueue, _: &mut Self::Context) {
-        send(question.reply, self.placer.reason_of(question.job_id));
+        send(question.reply, self.placer.reason_of(question.job_id, (self.now)()));
     }
 }
 

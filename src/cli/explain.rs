@@ -18,7 +18,8 @@ use super::spec_building;
 use super::verdict::outcome_word;
 use crate::client::{Call, Client};
 use crate::contract::explain::{
-    Explained, Explanation, PastExplanation, PastPlacement, Verdict, WaitingFor, WorkersAnswer,
+    Explained, Explanation, Favoured, PastExplanation, PastPlacement, ReservedFor, Verdict, WaitingFor,
+    WorkersAnswer,
 };
 use crate::contract::ids::WorkerId;
 use crate::contract::job::JobState;
@@ -144,6 +145,10 @@ fn past_page(what: &str, past: &PastExplanation, names: &BTreeMap<WorkerId, Stri
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             line(&name, &format!("{}{more}: {}", answer.names.join(", "), answer.reason));
         }
+        if let Some(remedy) = left.remedy.as_ref().filter(|_| left.suggestions.is_empty()) {
+            let _ = writeln!(page, "It would have been possible, though not at once, with this:");
+            let _ = writeln!(page, "  {}", harmless(&remedy.change, false));
+        }
         if !left.suggestions.is_empty() {
             let _ = writeln!(page, "It would have started then with any of these:");
             for suggestion in &left.suggestions {
@@ -166,10 +171,17 @@ fn page(what: &str, explanation: &Explanation) -> String {
         Verdict::Fits if explanation.quota.is_some() => "would find room, but has to wait",
         Verdict::Fits => "finds room now",
     };
-    let _ = writeln!(page, "{what} {verdict}");
+    let _ = match explanation.held {
+        Some(_) => writeln!(page, "{what} does not wait for a worker yet"),
+        None => writeln!(page, "{what} {verdict}"),
+    };
     let mut line = |name: &str, text: &str| {
         let _ = writeln!(page, "  {name:<11} {}", harmless(text, false));
     };
+    if let Some(held) = &explanation.held {
+        line("first", held);
+        line("then", &format!("as it stands now, it {verdict}"));
+    }
     if let Some(quota) = &explanation.quota {
         line("quota", quota);
     }
@@ -182,7 +194,8 @@ fn page(what: &str, explanation: &Explanation) -> String {
     for answer in &explanation.workers {
         let count = answer.workers.len();
         let name = if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") };
-        line(&name, &format!("{}: {}", named(&answer.workers), answer.reason));
+        let reason = answer.reserved_for.as_ref().map_or_else(|| answer.reason.clone(), kept);
+        line(&name, &format!("{}: {reason}", named(&answer.workers)));
     }
     if let Some(waiting) = &explanation.waiting_for {
         line("waits for", &format!("{} (on {})", held(waiting), waiting.worker));
@@ -226,6 +239,15 @@ pub(super) fn turn(explanation: &Explanation) -> String {
         1 => "1 job is served before it".to_owned(),
         ahead => format!("{ahead} jobs are served before it"),
     };
+    let said = match &explanation.favoured {
+        None => said,
+        Some(Favoured { project: Some(project) }) => {
+            format!("{said}, as project {project} has had less than its share")
+        }
+        Some(Favoured { project: None }) => {
+            format!("{said}, as a project that is not yours to see has had less than its share")
+        }
+    };
     let mut named: Vec<String> =
         explanation.served_before.iter().map(|job| format!("…{}", tail(*job))).collect();
     if named.is_empty() {
@@ -236,6 +258,20 @@ pub(super) fn turn(explanation: &Explanation) -> String {
         named.push(format!("{more} more"));
     }
     format!("{said} ({})", listed(named))
+}
+
+/// `has room, reserved for job …z68y2d until 10:23`.
+pub(super) fn kept(reserved_for: &ReservedFor) -> String {
+    let until = reserved_for.until.map_or_else(String::new, |time| format!(" until {}", moment(time)));
+    format!("has room, {}{until}", reserved(reserved_for))
+}
+
+/// `reserved for job …z68y2d`.
+fn reserved(reserved_for: &ReservedFor) -> String {
+    match reserved_for.job {
+        Some(job) => format!("reserved for job …{}", tail(job)),
+        None => "reserved for a job that is not yours to see".to_owned(),
+    }
 }
 
 /// `a, b and c`.
@@ -256,6 +292,12 @@ pub(super) fn held(waiting: &WaitingFor) -> String {
         holders.push(format!("{} more", waiting.more));
     }
     let holders = listed(holders);
+    if let Some(first) = &waiting.reserved_for {
+        return match holders.is_empty() {
+            true => format!("{}: {}", waiting.what, reserved(first)),
+            false => format!("{}: held by {holders}, then {}", waiting.what, reserved(first)),
+        };
+    }
     let up_to = match waiting.up_to_s {
         Some(left) => format!("up to {}", at_most(left)),
         None => "nobody knows for how long".to_owned(),
@@ -290,20 +332,24 @@ mod tests {
         let explanation = Explanation {
             verdict: Verdict::NotNow,
             summary: String::new(),
+            held: None,
             workers: vec![
                 WorkersAnswer {
                     verdict: Verdict::NotNow,
                     reason: "needs 8 GPUs, 4 free of 8 (4 held by tasks)".into(),
                     workers: names(&["a1", "a2", "a3", "a4", "a5", "a6"]),
+                    reserved_for: None,
                 },
                 WorkersAnswer {
                     verdict: Verdict::Never,
                     reason: "needs 8 GPUs, has none".into(),
                     workers: names(&["login"]),
+                    reserved_for: None,
                 },
             ],
             ahead: Some(3),
             served_before: vec!["job_01hf7yat00e2g0000000a7kq2b".parse().unwrap()],
+            favoured: Some(Favoured { project: Some("alpha".into()) }),
             nodes: None,
             warnings: Vec::new(),
             quota: None,
@@ -322,6 +368,7 @@ mod tests {
                 more: 2,
                 up_to_s: Some(Seconds::new(2401)),
                 preempted: false,
+                reserved_for: None,
             }),
             untested: None,
             starts_by: Some(Timestamp::from_micros(1_700_000_000_000_000)),
@@ -338,7 +385,7 @@ mod tests {
           6 workers   a1, a2, a3, a4 and 2 more: needs 8 GPUs, 4 free of 8 (4 held by tasks)
           1 worker    login: needs 8 GPUs, has none
           waits for   4 GPUs: held by job …a7kq2b (alice), a job that is not yours to see and 2 more, up to 40 min 1 s (on a1)
-          queue       3 jobs are served before it (…a7kq2b and 2 more)
+          queue       3 jobs are served before it, as project alpha has had less than its share (…a7kq2b and 2 more)
           reserved    a1
           starts by   22:13:20, if every job before it takes all the time it may
         It would start now with any of these:
@@ -350,6 +397,21 @@ mod tests {
         assert_eq!(
             held(&leaving),
             "2 tasks to leave (preempted: job …a7kq2b (alice) and a job that is not yours to see), up to 20 s"
+        );
+        let job = Some("job_01hf7yat00e2g0000000z68y2d".parse().unwrap());
+        let first = ReservedFor { job, until: None };
+        let mut behind = WaitingFor { reserved_for: Some(first.clone()), up_to_s: None, ..leaving.clone() };
+        (behind.what, behind.preempted) = ("1 GPU".into(), false);
+        behind.held_by.truncate(1);
+        assert_eq!(held(&behind), "1 GPU: held by job …a7kq2b (alice), then reserved for job …z68y2d");
+        behind.held_by.clear();
+        assert_eq!(held(&behind), "1 GPU: reserved for job …z68y2d");
+        assert_eq!(kept(&first), "has room, reserved for job …z68y2d");
+        let until = Timestamp::from_micros(1_700_000_000_000_000);
+        let hidden = ReservedFor { job: None, until: Some(until) };
+        assert_eq!(
+            kept(&hidden),
+            format!("has room, reserved for a job that is not yours to see until {}", moment(until))
         );
         let beyond = Explanation {
             verdict: Verdict::Never,

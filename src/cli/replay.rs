@@ -277,7 +277,7 @@ fn show_pass(context: &Context, path: &Path, number: u64) -> Result<ExitStatus, 
                             budget_checks,
                             answer,
                             reservations: reservations(replay.placer()),
-                            waiting: replay.placer().waiting(),
+                            waiting: replay.placer().waiting(now),
                         };
                         if context.json {
                             print_json(&page)?;

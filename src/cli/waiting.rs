@@ -10,17 +10,29 @@ use crate::contract::ids::JobId;
 use crate::contract::job::{Job, JobState};
 use crate::domain::placement;
 
-/// `1 GPU: held by job …a7kq2b (alice), up to 40 min`; `None` when it is not tasks that the job waits for, or the server
-/// does not say.
+/// `for 1 GPU: held by job …a7kq2b (alice), up to 40 min`; `None` when it is neither tasks that the job waits for nor
+/// whose turn is first, or the server does not say.
 async fn waiting_for(client: &Client, id: JobId) -> Option<String> {
     let explanation: Explanation = client.get(&format!("/v1/jobs/{id}/explain")).await.ok()?;
-    if explanation.quota.is_some() {
+    said_of(&explanation)
+}
+
+fn said_of(explanation: &Explanation) -> Option<String> {
+    if explanation.quota.is_some() || explanation.held.is_some() {
         return None;
     }
-    let held = explain::held(explanation.waiting_for.as_ref()?);
+    let Some(waiting) = &explanation.waiting_for else {
+        let kept =
+            explanation.workers.iter().find_map(|answer| Some((answer, answer.reserved_for.as_ref()?)));
+        let (answer, reserved_for) = kept?;
+        return Some(format!(": {} {}", answer.workers.first()?, explain::kept(reserved_for)));
+    };
+    let held = explain::held(waiting);
     Some(match explanation.ahead {
-        None | Some(0) => held,
-        Some(_) => format!("{held} · {}", explain::turn(&explanation)),
+        None | Some(0) => format!(" for {held}"),
+        // Whose turn is first has been said.
+        Some(_) if waiting.reserved_for.is_some() => format!(" for {held}"),
+        Some(_) => format!(" for {held} · {}", explain::turn(explanation)),
     })
 }
 
@@ -42,7 +54,7 @@ impl WaitReason {
         let reason = job.queue_reason.filter(|reason| *reason != self.said);
         if let (false, Some(reason)) = (self.started, reason) {
             let told = match waiting_for(client, id).await {
-                Some(waiting) => format!("waiting for {}", harmless(&waiting, false)),
+                Some(waiting) => format!("waiting{}", harmless(&waiting, false)),
                 None => format!("waiting: {}", harmless(&reason, false)),
             };
             // Who has read it once knows where there is more.
@@ -63,5 +75,28 @@ impl WaitReason {
             }
             self.said = reason;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = include_str!("../../tests/protocol/v1/Explanation.full.json");
+
+    #[test]
+    fn what_is_kept_for_another_is_no_promise() {
+        let mut explanation: Explanation = serde_json::from_str(FULL).unwrap();
+        (explanation.quota, explanation.held) = (None, None);
+        let waiting = explanation.waiting_for.as_mut().unwrap();
+        (waiting.preempted, waiting.up_to_s, waiting.more) = (false, None, 0);
+        assert!(waiting.reserved_for.is_some());
+        let said = said_of(&explanation).unwrap();
+        assert_eq!(said, " for 4 GPUs: held by job …a7kq2b (alice), then reserved for job …a7kq2b");
+        explanation.waiting_for = None;
+        let said = said_of(&explanation).unwrap();
+        assert!(said.starts_with(": box has room, reserved for job …a7kq2b until "), "{said}");
+        explanation.workers[0].reserved_for = None;
+        assert_eq!(said_of(&explanation), None);
     }
 }

@@ -16,14 +16,22 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// In one line, as `queue_reason` has it.
     pub summary: String,
+    /// What a job waits for before it waits for a worker (others to end, its turn in its array): the rest is how it would
+    /// stand then. Absent for one that waits for a worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
     /// Every worker's answer, those with one answer together; what may change first.
     pub workers: Vec<WorkersAnswer>,
-    /// Jobs that are served before it; absent for a job that was not submitted.
+    /// Jobs that are served before it, in the order of now; those that no worker could ever take, or whose project may have
+    /// no more now, are none. Absent for a job that was not submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
     /// The first of those, as far as whoever asks may see them; a few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub served_before: Vec<JobId>,
+    /// Why some of them go first that have its priority and are newer; absent when none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub favoured: Option<Favoured>,
     /// Workers that it needs at once; absent = one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
@@ -54,6 +62,14 @@ pub struct Explanation {
     pub warnings: Vec<Warning>,
 }
 
+/// A project that has had less of the machines than another, by their shares.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Favoured {
+    /// Which; absent when whoever asks may not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+}
+
 /// What waiting helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -75,6 +91,20 @@ pub struct WorkersAnswer {
     pub reason: String,
     /// Their names, by id.
     pub workers: Vec<String>,
+    /// They have room, which is kept for this job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_for: Option<ReservedFor>,
+}
+
+/// Whose a place will be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+pub struct ReservedFor {
+    /// Which job; absent when whoever asks may not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
+    /// It can start by then, so whoever has ended before may have the place meanwhile; absent when nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
 }
 
 /// Workers that are kept for a job.
@@ -99,12 +129,16 @@ pub struct WaitingFor {
     /// So many more.
     #[serde(default)]
     pub more: u64,
-    /// All of them have ended after so long; absent when nobody knows.
+    /// All of them have ended after so long; absent when nobody knows, or when that does not help (`reserved_for`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to_s: Option<Seconds>,
     /// Whether those tasks were told to leave for this job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preempted: bool,
+    /// That room is kept for this job, whose turn is first: when those tasks have ended (none of them, when others leave
+    /// for it), it starts, and `up_to_s` is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_for: Option<ReservedFor>,
 }
 
 /// A job with a task that holds what another waits for.
@@ -233,6 +267,9 @@ pub struct LastStanding {
     /// What was reserved for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservedPlace>,
+    /// When no worker could ever take it: the smallest change after which one could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<Suggestion>,
     /// The smallest changes that would have let it start, each for itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<Suggestion>,

@@ -19,7 +19,7 @@ use super::array::Member;
 use super::change::{Change, JobRecord, JobStanding};
 use super::dependency::Wait;
 use super::ledger::{Alarm, Ledger, Notice, SharedSpec};
-use super::placement::{Holding, Place, Shape};
+use super::placement::{Again, Holding, Place, Shape};
 use crate::contract::artifact::Digest;
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
@@ -316,6 +316,7 @@ impl LiveJob {
             priority: self.priority,
             weight: placed.weight,
             ends_by: None,
+            again: Some(Again { shape: self.shape.clone(), submitted_at: self.submitted_at }),
         }
     }
 

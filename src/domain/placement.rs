@@ -7,6 +7,7 @@
 //! what the workers have and what is taken, [`Shares`] who had how much, [`Reservations`] what was promised to big jobs;
 //! `Warmth` says where a job's files may be already; [`explain`] says why not.
 
+mod ahead;
 mod candidates;
 mod departure;
 mod explain;
@@ -15,6 +16,7 @@ mod fit;
 mod frameworks;
 mod gpus;
 mod input;
+mod limits;
 mod models;
 mod outlook;
 mod pairs;
@@ -47,7 +49,7 @@ pub use outlook::{Never, Outlook};
 pub use pass::{Pass, Placed, Preemption};
 pub use placer::{Placer, QuotaLack};
 pub use policy::{Policy, ProjectPolicy};
-pub use pool::{Capacity, Holding, NotHeld, Place, Pool, PoolWorker};
+pub use pool::{Again, Capacity, Holding, NotHeld, Place, Pool, PoolWorker};
 pub use profiles::{PROFILES, vendor_of};
 pub use queue::{Queue, QueuedJob};
 pub use reservations::{Reservation, Reservations, ReservedPart};
@@ -131,6 +133,12 @@ fn rounded_up(timeout: Seconds, grace: Seconds) -> Seconds {
     let step = 1_u64 << millis.max(1).ilog2().saturating_sub(3);
     // What is stored has to be a span that is read back.
     Seconds::from_millis(millis.div_ceil(step).saturating_mul(step)).min(Seconds::MAX)
+}
+
+/// The longest bound that is kept as it is and is no longer than this.
+fn rounded_down(span: Seconds) -> Seconds {
+    let step = 1_u64 << span.millis().max(1).ilog2().saturating_sub(3);
+    Seconds::from_millis(span.millis() / step * step)
 }
 
 /// What a worker has, or a task takes, in countable things.

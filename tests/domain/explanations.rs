@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gpulayer::contract::explain::{Explanation, Suggestion, Verdict};
+use gpulayer::contract::explain::{Explanation, ReservedFor, Suggestion, Verdict};
 use gpulayer::contract::gpu::GpuStanding;
 use gpulayer::contract::ids::JobId;
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
-use gpulayer::contract::spec::{GpuCount, GpuRequest, Resources, Target};
+use gpulayer::contract::spec::{GpuCount, GpuRequest, JobSpec, Resources, Target};
 use gpulayer::domain::placement::{Input, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -122,8 +122,78 @@ fn a_waiting_job_learns_its_place_what_is_reserved_and_when_it_starts_at_the_lat
     let behind = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
     assert_eq!(behind.verdict, Verdict::NotNow);
     assert_eq!(behind.workers[0].reason, "has room, reserved for another job");
-    assert_eq!(placer.reason_of(JobId::from_u128(4)).unwrap(), behind.summary);
+    let for_big = ReservedFor { job: Some(JobId::from_u128(2)), until: Some(NOW.plus(Seconds::new(100))) };
+    assert_eq!(behind.workers[0].reserved_for, Some(for_big));
+    assert_eq!(placer.reason_of(JobId::from_u128(4), NOW).unwrap(), behind.summary);
     assert_eq!(placer.explain_job(JobId::from_u128(1), NOW), None, "it runs");
+}
+
+/// Four cores, of which a job holds two for two hours at most; another, that needs all of them, waits. Staging takes the
+/// minute that it is said to.
+fn half_reserved() -> Placer {
+    let mut placer = Placer::new(Policy::default());
+    up(&mut placer, 1, 1, machine(4000, 8));
+    for (number, cores, hours) in [(1, 2, 2), (2, 4, 12)] {
+        let bound_s = Some(Seconds::new(hours * 3600));
+        let shape = Arc::new(Shape { bound_s, ..(*shape(cores * 1000, None)).clone() });
+        tell(&mut placer, Input::Queued(job(number, 0, i64::try_from(number).unwrap(), &shape)));
+    }
+    assert_eq!(pass(&mut placer), [JobId::from_u128(1)]);
+    placer
+}
+
+fn with_timeout(seconds: Option<u64>) -> (QueuedJob, Seconds) {
+    let mut spec = JobSpec::command(["true"]);
+    (spec.resources.cpus, spec.timeout_s) = (Cpus::from_millis(2000), seconds.map(Seconds::new));
+    spec.grace_s = Seconds::new(40);
+    (wish(JobId::from_u128(9), 0, "default".into(), Arc::new(Shape::of(&spec)), NOW), spec.grace_s)
+}
+
+#[test]
+fn what_is_said_of_a_spec_with_a_limit_is_what_a_pass_would_do_with_it() {
+    let placer = half_reserved();
+    for (timeout, starts) in [(Some(3600), true), (Some(6000), true), (Some(7300), false), (None, false)] {
+        let (job, _) = with_timeout(timeout);
+        let mut tried = placer.clone();
+        tell(&mut tried, Input::Queued(job.clone()));
+        assert_eq!(pass(&mut tried) == [job.job_id], starts);
+        let explanation = placer.explain_wish(&job, NOW);
+        assert_eq!(explanation.verdict == Verdict::Fits, starts, "{timeout:?}: {}", explanation.summary);
+        assert_eq!(explanation.workers[0].reserved_for.is_none(), starts, "{timeout:?}");
+    }
+}
+
+#[test]
+fn a_shorter_limit_is_suggested_where_it_lets_a_job_slip_in_before_another() {
+    let mut placer = half_reserved();
+    for timeout in [None, Some(24 * 3600)] {
+        let (job, grace) = with_timeout(timeout);
+        let suggestion = placer.shorter_limit(&job, grace, NOW).unwrap();
+        let limit = suggestion.value.as_u64().unwrap();
+        assert_eq!((suggestion.pointer.as_str(), limit % 60), ("/timeout_s", 0));
+        assert!((5400..7200).contains(&limit), "{limit}: most of the two hours");
+        assert!(suggestion.change.starts_with("--timeout 1h") && suggestion.change.ends_with(" or less"));
+        for (seconds, starts) in [(limit, true), (60, true), (7200, false)] {
+            let mut tried = placer.clone();
+            let (job, _) = with_timeout(Some(seconds));
+            tell(&mut tried, Input::Queued(job.clone()));
+            assert_eq!(pass(&mut tried) == [job.job_id], starts, "{seconds}");
+        }
+    }
+    let (short, grace) = with_timeout(Some(600));
+    assert_eq!(placer.shorter_limit(&short, grace, NOW), None, "it starts as it is");
+    let (large, _) = with_timeout(None);
+    let large = QueuedJob { shape: shape(3000, None), ..large };
+    assert_eq!(placer.shorter_limit(&large, grace, NOW), None, "there is no room, whatever it says");
+    // One that runs without a limit: nobody knows when the reserved job can start, and nobody is let in before it.
+    tell(&mut placer, Input::Freed { worker_id: worker(1), place: crate::placement::place_of(1) });
+    tell(&mut placer, Input::Unqueued { job_id: JobId::from_u128(2) });
+    let two = shape(2000, None);
+    tell(&mut placer, Input::Queued(job(3, 0, 3, &two)));
+    assert_eq!(pass(&mut placer), [JobId::from_u128(3)]);
+    tell(&mut placer, Input::Queued(job(4, 0, 4, &shape(4000, None))));
+    let (job, grace) = with_timeout(None);
+    assert_eq!(placer.shorter_limit(&job, grace, NOW), None);
 }
 
 #[test]
@@ -190,6 +260,153 @@ fn the_first_jobs_that_are_served_before_are_named() {
     assert_eq!((last.ahead, last.served_before), (Some(4), [3, 2, 4].map(JobId::from_u128).to_vec()));
     let first = placer.explain_job(JobId::from_u128(3), NOW).unwrap();
     assert_eq!((first.ahead, first.served_before), (Some(0), Vec::new()));
+}
+
+#[test]
+fn who_can_never_be_placed_or_may_not_be_now_is_served_before_nobody() {
+    let projects =
+        [("vision".to_owned(), ProjectPolicy { max_cpu_millis: Some(4000), ..ProjectPolicy::default() })]
+            .into();
+    let mut placer = Placer::new(Policy { reservations: 0, projects, ..Policy::default() });
+    up(&mut placer, 1, 1, machine(4000, 8));
+    let of = |project: &str, number, cores: u32, priority| QueuedJob {
+        project: project.into(),
+        ..job(number, priority, i64::try_from(number).unwrap(), &shape(cores * 1000, None))
+    };
+    tell(&mut placer, Input::Queued(of("vision", 1, 4, 9)));
+    assert_eq!(pass(&mut placer).len(), 1);
+    // The second is impossible, the third beyond what its project may have now; the fourth waits like everybody.
+    for job in
+        [of("p", 2, 9, 5), of("vision", 3, 1, 5), of("p", 4, 2, 5), of("p", 5, 1, 0), of("vision", 6, 2, 0)]
+    {
+        tell(&mut placer, Input::Queued(job));
+    }
+    assert_eq!(pass(&mut placer), []);
+    let ahead = |number| {
+        let explanation = placer.explain_job(JobId::from_u128(number), NOW).unwrap();
+        (explanation.ahead.unwrap(), explanation.served_before, explanation.favoured)
+    };
+    assert_eq!(ahead(5), (1, vec![JobId::from_u128(4)], None));
+    let of_its_own = ahead(6);
+    assert!(
+        of_its_own.1.contains(&JobId::from_u128(3)),
+        "their project keeps both, in their order: {of_its_own:?}"
+    );
+    assert_eq!(ahead(2), (0, Vec::new(), None), "it is still told its own place");
+}
+
+#[test]
+fn who_is_served_before_is_counted_as_shares_change_with_each_of_them() {
+    let mut placer = Placer::new(Policy { reservations: 0, ..Policy::default() });
+    up(&mut placer, 1, 1, machine(4000, 8));
+    let of = |project: &str, number| QueuedJob {
+        project: project.into(),
+        ..job(number, 0, i64::try_from(number).unwrap(), &shape(4000, None))
+    };
+    // `beta` has had a job's worth already; each of its jobs weighs as much as one of `alpha`.
+    tell(&mut placer, Input::Queued(of("beta", 1)));
+    assert_eq!(pass(&mut placer).len(), 1);
+    (2..4).for_each(|number| tell(&mut placer, Input::Queued(of("beta", number))));
+    (11..16).for_each(|number| tell(&mut placer, Input::Queued(of("alpha", number))));
+    assert_eq!(pass(&mut placer), []);
+    let ahead = |number| {
+        let explanation = placer.explain_job(JobId::from_u128(number), NOW).unwrap();
+        let favoured = explanation.favoured.map(|favoured| favoured.project.unwrap());
+        let first: Vec<u128> = explanation.served_before.iter().map(|job_id| job_id.as_u128()).collect();
+        (explanation.ahead.unwrap(), first, favoured)
+    };
+    // Not all five of `alpha`: after the first both have had the same, and the older one goes.
+    assert_eq!(ahead(2), (1, vec![11], Some("alpha".to_owned())));
+    assert_eq!(ahead(3), (3, vec![11, 2, 12], Some("alpha".to_owned())));
+    assert_eq!(ahead(12), (2, vec![11, 2], None), "nobody newer goes before it");
+    // The order that was told is the order in which they are served.
+    let mut served = Vec::new();
+    let mut running = 1;
+    for second in 1..6 {
+        tell(&mut placer, Input::Freed { worker_id: worker(1), place: crate::placement::place_of(running) });
+        let now = NOW.plus(Seconds::from_millis(second));
+        let pass = placer.apply(Input::Pass { now, budget_checks: UNBOUNDED }).unwrap();
+        running = pass.placements[0].job.job_id.as_u128();
+        served.push(running);
+    }
+    assert_eq!(served.len(), 5);
+}
+
+/// Four cores: a task of `spare` has them, and goes for a job of a higher priority, which runs for 50 s at most.
+fn preempted(limit: Option<u64>) -> Placer {
+    let projects =
+        [("spare".to_owned(), ProjectPolicy { preemptible: true, ..ProjectPolicy::default() })].into();
+    let mut placer = Placer::new(Policy { projects, staging_s: Seconds::new(0), ..Policy::default() });
+    up(&mut placer, 1, 1, machine(4000, 8));
+    let of = |project: &str, number, priority, limit: Option<u64>| {
+        let shape = Shape { bound_s: limit.map(Seconds::new), ..(*shape(4000, None)).clone() };
+        let job = job(number, priority, i64::try_from(number).unwrap(), &Arc::new(shape));
+        QueuedJob { project: project.into(), ..job }
+    };
+    tell(&mut placer, Input::Queued(of("spare", 1, 0, limit)));
+    assert_eq!(pass(&mut placer).len(), 1);
+    tell(&mut placer, Input::Queued(of("vision", 2, 9, Some(48))));
+    let pass = placer.apply(Input::Pass { now: NOW, budget_checks: UNBOUNDED }).unwrap();
+    assert_eq!(pass.preemptions.len(), 1);
+    let place = pass.preemptions[0].place;
+    tell(&mut placer, Input::Bounded { worker_id: worker(1), place, ends_by: NOW.plus(Seconds::new(20)) });
+    tell(&mut placer, Input::Queued(of("vision", 3, 0, Some(8))));
+    placer
+}
+
+#[test]
+fn who_was_preempted_comes_before_others_again_and_its_room_is_promised_to_nobody_else() {
+    for (limit, starts_by) in [(Some(96), Some(20 + 48 + 96)), (None, None)] {
+        let placer = preempted(limit);
+        let first = placer.explain_job(JobId::from_u128(2), NOW).unwrap();
+        assert_eq!(first.starts_by, Some(NOW.plus(Seconds::new(20))));
+        assert!(first.waiting_for.unwrap().preempted);
+        let third = placer.explain_job(JobId::from_u128(3), NOW).unwrap();
+        assert_eq!(third.starts_by, starts_by.map(|seconds| NOW.plus(Seconds::new(seconds))), "{limit:?}");
+        let waiting_for = third.waiting_for.unwrap();
+        assert_eq!((waiting_for.what.as_str(), waiting_for.held_by.len()), ("4 CPUs", 0));
+        assert_eq!((waiting_for.up_to_s, waiting_for.preempted), (None, false));
+        assert_eq!(waiting_for.reserved_for.unwrap().job, Some(JobId::from_u128(2)));
+    }
+}
+
+#[test]
+fn room_that_comes_free_for_another_is_no_promise() {
+    let mut placer = Placer::new(Policy { staging_s: Seconds::new(0), ..Policy::default() });
+    up(&mut placer, 1, 1, machine(4000, 8));
+    let of = |number, cores: u32, limit: Option<u64>| {
+        let shape = Shape { bound_s: limit.map(Seconds::new), ..(*shape(cores * 1000, None)).clone() };
+        job(number, 0, i64::try_from(number).unwrap(), &Arc::new(shape))
+    };
+    // Nobody knows when the third can start, as the second has no limit; so nobody comes after it in a known time.
+    for job in [of(1, 2, Some(96)), of(2, 2, None), of(3, 4, None), of(4, 1, None)] {
+        tell(&mut placer, Input::Queued(job));
+    }
+    assert_eq!(pass(&mut placer).len(), 2);
+    tell(&mut placer, Input::Queued(of(5, 9, None)));
+    // Somebody is about to overtake it.
+    up(&mut placer, 2, 1, machine(1000, 8));
+    assert_eq!(pass(&mut placer), [JobId::from_u128(4)]);
+    tell(&mut placer, Input::Queued(of(6, 2, Some(32))));
+    assert_eq!(pass(&mut placer), []);
+    let behind = placer.explain_job(JobId::from_u128(6), NOW).unwrap().waiting_for.unwrap();
+    assert_eq!((behind.held_by[0].job, behind.up_to_s), (Some(JobId::from_u128(1)), None));
+    assert_eq!(behind.reserved_for, Some(ReservedFor { job: Some(JobId::from_u128(3)), until: None }));
+}
+
+#[test]
+fn the_last_word_about_an_impossible_job_has_the_change_that_would_do_also_when_all_is_taken() {
+    let mut placer = Placer::new(Policy::default());
+    up(&mut placer, 1, 1, machine(4000, 8));
+    tell(&mut placer, Input::Queued(job(1, 0, 1, &shape(4000, None))));
+    assert_eq!(pass(&mut placer).len(), 1);
+    let gone = job(2, 0, 2, &shape(9000, None));
+    let standing = placer.with_advice(placer.last_standing(&gone, None, NOW), &gone, NOW);
+    assert_eq!((standing.verdict, standing.suggestions.len()), (Verdict::Never, 0));
+    assert_eq!(standing.remedy.unwrap().change, "4 CPUs instead of 9");
+    let waits = job(3, 0, 3, &shape(2000, None));
+    let standing = placer.with_advice(placer.last_standing(&waits, None, NOW), &waits, NOW);
+    assert_eq!((standing.verdict, standing.remedy), (Verdict::NotNow, None));
 }
 
 #[test]

@@ -126,6 +126,7 @@ fn what_may_change_is_not_impossible() {
                 priority: 0,
                 weight: 0,
                 ends_by: None,
+                again: None,
             },
         },
     );

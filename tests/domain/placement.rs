@@ -109,7 +109,7 @@ pub fn place(placer: &mut Placer, budget_checks: u32) -> Pass {
 /// What the first placement of a job of this shape holds.
 pub fn held_by(shape: &Shape) -> Holding {
     let grant = Grant { amount: shape.amount(), gpus: Vec::new() };
-    Holding { grant, project: "default".into(), priority: 0, weight: 1, ends_by: None }
+    Holding { grant, project: "default".into(), priority: 0, weight: 1, ends_by: None, again: None }
 }
 
 pub fn place_of(number: u128) -> Place {

@@ -55,6 +55,8 @@ pub struct Shared {
     pub stops: Mutex<Vec<StopRequest>>,
     /// Why jobs wait.
     pub reason: Mutex<String>,
+    /// A job that waits for others first: the scheduler does not know it.
+    pub waits: Mutex<Option<JobId>>,
     /// The one job that holds a place.
     pub holder: Mutex<Option<Holder>>,
     /// What is said of every job that is submitted.
@@ -91,6 +93,7 @@ impl Shared {
             kinds: Mutex::default(),
             stops: Mutex::default(),
             reason: Mutex::new("1 worker: needs 9 CPUs, has 2".to_owned()),
+            waits: Mutex::default(),
             holder: Mutex::default(),
             outlook: Mutex::default(),
             drain: Mutex::default(),
@@ -334,7 +337,8 @@ handles! {
         let answer = match call.question {
             Question::Wish { like: Some(name), .. } => Err(NoSuchWorker(name)),
             Question::Wish { job, .. } => Ok(Some(placer.explain_wish(&job, clock::now()))),
-            Question::Job(job_id) => {
+            Question::Job { job_id, .. } if *shared.waits.lock() == Some(job_id) => Ok(None),
+            Question::Job { job_id, .. } => {
                 let wish = gpulayer::domain::placement::wish(job_id, 0, "p".into(), Default::default(), clock::now());
                 let summary = shared.reason.lock().clone();
                 Ok(Some(gpulayer::contract::explain::Explanation { summary, ..placer.explain_wish(&wish, clock::now()) }))

@@ -38,6 +38,21 @@ fn a_token_asks_about_its_own_projects_and_as_high_as_it_may_submit() {
     assert_eq!(ask("mine", 90).ok(422).pointers(), ["/spec/priority"]);
 }
 
+/// Others that have to end first are an answer as well, with how it would stand then.
+#[test]
+fn a_job_that_waits_for_others_is_explained() {
+    let stand = Stand::start();
+    let first = stand.submit();
+    let spec = json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine",
+        "depends_on": [{"job": first, "when": "succeeded"}]});
+    let id = stand.submit_as(CLIENT, &spec);
+    *stand.shared.waits.lock() = Some(id);
+    let said = stand.tcp("GET", &format!("/v1/jobs/{id}/explain")).token(CLIENT).send().ok(200).json();
+    assert!(said["held"].as_str().unwrap().starts_with("waits "), "{said}");
+    assert_eq!((&said["verdict"], &said["suggestions"]), (&json!("not_now"), &json!([])));
+    assert_eq!(said["ahead"], json!(null), "it has no place in the queue yet");
+}
+
 #[test]
 fn a_job_that_waits_and_one_that_ended_can_be_explained() {
     let stand = Stand::start();

@@ -100,7 +100,8 @@ pub fn restore(reads: &Reads, now: Timestamp) -> Result<Restoration, RestoreErro
         let place = Place { job_id: record.job_id, epoch: record.epoch };
         let (worker_id, project) = (record.worker, placed.spec.project.as_str().into());
         let Placed { grant, weight, .. } = placed;
-        let holding = Holding { grant, project, priority: placed.spec.priority, weight, ends_by: None };
+        let holding =
+            Holding { grant, project, priority: placed.spec.priority, weight, ends_by: None, again: None };
         stale.insert(record.id, StaleTask { worker_id, place });
         stale_holdings.push(CapacityTaken { worker_id, place, holding });
     }

@@ -174,12 +174,19 @@ pub struct Explain {
 /// What is to be explained.
 #[derive(Debug)]
 pub enum Question {
-    /// Why this job waits.
-    Job(JobId),
+    /// Why a job waits.
+    Job {
+        /// Which.
+        job_id: JobId,
+        /// Its `grace_s`.
+        grace_s: Seconds,
+    },
     /// How this one would stand, which nobody submitted.
     Wish {
         /// It.
         job: Box<QueuedJob>,
+        /// Its `grace_s`.
+        grace_s: Seconds,
         /// As if there were more workers like this one (name or id).
         like: Option<String>,
         /// So many.

@@ -14,10 +14,13 @@ const SLICE: usize = 2_000;
 /// Workers that are looked at in one turn.
 const BUDGET_CHECKS: usize = 100_000;
 /// Until nobody is left, changes are tried out for so many kinds of jobs, because each try takes a copy of the queue.
-const SUGGESTED: usize = 4;
+const ADVISED: usize = 4;
 
 /// What jobs have in common that stand alike.
 type Kind = (Arc<Shape>, Arc<str>, i32);
+
+/// The remedy of what no worker could ever take, and the changes that would let it start now.
+type Advice = (Option<Suggestion>, Vec<Suggestion>);
 
 /// One job that left.
 struct Departed {
@@ -30,7 +33,7 @@ struct Departed {
 #[derive(Default)]
 pub(super) struct Departures {
     waiting: VecDeque<Departed>,
-    suggested: HashMap<Kind, Vec<Suggestion>>,
+    advice: HashMap<Kind, Advice>,
 }
 
 impl Departures {
@@ -65,9 +68,8 @@ impl Departures {
                 }
                 checks += workers;
                 let alone = reserved.is_some();
-                let mut standing = placer.last_standing(&job, reserved);
-                standing.suggestions = self.suggestions(placer, &job, &kind, now);
-                let standing = Arc::new(standing);
+                let standing = placer.last_standing(&job, reserved, now);
+                let standing = Arc::new(self.advised(placer, standing, &job, &kind, now));
                 if !alone {
                     known.insert(kind, Arc::clone(&standing));
                 }
@@ -76,26 +78,27 @@ impl Departures {
             answers.push((job_id, standing));
         }
         if self.waiting.is_empty() {
-            self.suggested.clear();
+            self.advice.clear();
         }
         answers
     }
 
-    fn suggestions(
+    fn advised(
         &mut self,
         placer: &Placer,
+        standing: LastStanding,
         job: &QueuedJob,
         kind: &Kind,
         now: Timestamp,
-    ) -> Vec<Suggestion> {
-        if let Some(known) = self.suggested.get(kind) {
-            return known.clone();
+    ) -> LastStanding {
+        if let Some((remedy, suggestions)) = self.advice.get(kind).cloned() {
+            return LastStanding { remedy, suggestions, ..standing };
         }
-        if self.suggested.len() >= SUGGESTED {
-            return Vec::new();
+        if self.advice.len() >= ADVISED {
+            return standing;
         }
-        let found = placer.changes_for(job, now);
-        self.suggested.insert(kind.clone(), found.clone());
-        found
+        let advised = placer.with_advice(standing, job, now);
+        self.advice.insert(kind.clone(), (advised.remedy.clone(), advised.suggestions.clone()));
+        advised
     }
 }

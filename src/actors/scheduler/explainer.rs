@@ -9,7 +9,7 @@ use crate::actors::messages::front_desk::{Explain, NoSuchWorker, Question};
 use crate::actors::messages::send;
 use crate::contract::explain::Explanation;
 use crate::contract::quantity::{Seconds, Timestamp};
-use crate::domain::placement::Placer;
+use crate::domain::placement::{Placer, QueuedJob};
 
 /// Questions that wait at most; who asks beyond them is told that the server is busy.
 const MOST_WAITING: usize = 64;
@@ -76,10 +76,26 @@ impl Copy {
     /// Whether the job that is asked about stands in it as it does now.
     fn knows(&self, placer: &Placer, question: &Question) -> bool {
         match question {
-            Question::Job(job_id) => placer.queue().contains(*job_id) == self.of.queue().contains(*job_id),
+            Question::Job { job_id, .. } => {
+                placer.queue().contains(*job_id) == self.of.queue().contains(*job_id)
+            }
             Question::Wish { .. } => true,
         }
     }
+}
+
+/// With the time limit that would help, before the changes of what it asks for.
+fn with_limit(
+    mut explanation: Explanation,
+    placer: &Placer,
+    job: &QueuedJob,
+    grace_s: Seconds,
+    now: Timestamp,
+) -> Explanation {
+    if let Some(limit) = placer.shorter_limit(job, grace_s, now) {
+        explanation.suggestions.insert(0, limit);
+    }
+    explanation
 }
 
 fn answer(questions: &Receiver<Asked>) {
@@ -89,13 +105,23 @@ fn answer(questions: &Receiver<Asked>) {
             continue;
         }
         let answer = match question {
-            Question::Job(job_id) => Ok(placer.explain_job(job_id, now)),
-            Question::Wish { job, like: None, without: None, .. } => Ok(Some(placer.explain_wish(&job, now))),
-            Question::Wish { job, like, more, without } => {
-                placer.supposing(like.as_deref(), more, without).map_or_else(
-                    || Err(NoSuchWorker(like.unwrap_or_default())),
-                    |placer| Ok(Some(placer.explain_wish(&job, now))),
-                )
+            Question::Job { job_id, grace_s } => Ok(placer.queue().job(job_id).and_then(|job| {
+                let explanation = placer.explain_job(job_id, now)?;
+                Some(with_limit(explanation, &placer, &job, grace_s, now))
+            })),
+            Question::Wish { job, grace_s, like, more, without } => {
+                let supposed = match (&like, without) {
+                    (None, None) => None,
+                    _ => Some(placer.supposing(like.as_deref(), more, without)),
+                };
+                match supposed {
+                    Some(None) => Err(NoSuchWorker(like.unwrap_or_default())),
+                    supposed => {
+                        let placer = supposed.flatten().map_or(placer, Arc::new);
+                        let explanation = placer.explain_wish(&job, now);
+                        Ok(Some(with_limit(explanation, &placer, &job, grace_s, now)))
+                    }
+                }
             }
         };
         send(reply, answer);

@@ -30,7 +30,7 @@ impl Notes {
         }
         self.noted_at = now;
         let lanes = (BUDGET_CHECKS / placer.pool().workers().count().max(1)).clamp(1, MOST_LANES);
-        let reasons = placer.reasons(lanes).into_iter();
+        let reasons = placer.reasons(lanes, now).into_iter();
         self.reasons = reasons.map(|(project, shape, reason)| ((project, shape), reason.into())).collect();
     }
 

@@ -149,6 +149,11 @@ impl Grant {
         self.role != Role::Viewer
     }
 
+    /// Whether it sees the jobs of this project.
+    pub fn sees_project(&self, project: &str) -> bool {
+        self.role == Role::Admin || self.projects.include(project)
+    }
+
     /// Whether nothing is hidden from it: it need not be asked about single jobs and artifacts.
     pub fn sees_all(&self) -> bool {
         self.projects == Projects::All

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::explain::verdict_among;
 use super::{Placer, QueuedJob, Shape};
-use crate::contract::explain::{CountedAnswer, LastStanding, ReservedPlace, Suggestion, WorkersAnswer};
+use crate::contract::explain::{CountedAnswer, LastStanding, ReservedPlace, Verdict, WorkersAnswer};
 use crate::contract::ids::JobId;
 use crate::contract::quantity::Timestamp;
 
@@ -41,8 +41,13 @@ impl Placer {
     }
 
     /// How a job that does not wait any more stands to the workers. `reservation` is what was reserved for it.
-    pub fn last_standing(&self, job: &QueuedJob, reservation: Option<ReservedPlace>) -> LastStanding {
-        let answers = self.answers(job);
+    pub fn last_standing(
+        &self,
+        job: &QueuedJob,
+        reservation: Option<ReservedPlace>,
+        now: Timestamp,
+    ) -> LastStanding {
+        let answers = self.answers(job, now);
         let reservation = reservation.map(|reserved| ReservedPlace {
             workers: reserved.workers.iter().take(NAMES).map(|name| shortened(name)).collect(),
             ..reserved
@@ -53,21 +58,26 @@ impl Placer {
             quota: self.quota_lack(&job.project, &job.shape).map(|lack| lack.to_string()),
             reservation,
             workers: answers.into_iter().take(ANSWERS).map(counted).collect(),
+            remedy: None,
             suggestions: Vec::new(),
         }
     }
 
-    /// The smallest changes that would let a job of this kind start now. Takes copies of the queue: not for many.
-    pub fn changes_for(&self, job: &QueuedJob, now: Timestamp) -> Vec<Suggestion> {
-        self.suggestions(job, now)
+    /// The same with what would have helped: the smallest changes that would let a job of this kind start now, or some day
+    /// when no worker could ever take it. Takes copies of the queue: not for many.
+    pub fn with_advice(&self, standing: LastStanding, job: &QueuedJob, now: Timestamp) -> LastStanding {
+        let beyond_quota = self.beyond_quota(&job.project, &job.shape).is_some();
+        let never = beyond_quota || standing.verdict == Verdict::Never;
+        let remedy = if never { self.remedy(&job.project, &job.shape) } else { None };
+        LastStanding { remedy, suggestions: self.suggestions(job, now), ..standing }
     }
 
     /// Why the jobs of some lanes wait, that were found without room: at most so many lanes.
-    pub fn reasons(&self, most: usize) -> Vec<(Arc<str>, Arc<Shape>, String)> {
+    pub fn reasons(&self, most: usize, now: Timestamp) -> Vec<(Arc<str>, Arc<Shape>, String)> {
         let blocked = self.queue.heads().filter_map(|(turn, lane)| {
             let (key, blocked) = self.queue.standing(lane)?;
             blocked?;
-            let reason = shortened(&self.reason_of(turn.job_id())?);
+            let reason = shortened(&self.reason_of(turn.job_id(), now)?);
             Some((key.project.clone(), key.shape.clone(), reason))
         });
         blocked.take(most).collect()

@@ -7,31 +7,27 @@ use std::sync::Arc;
 use super::fit::Wants;
 use super::{Lack, Pool, PoolWorker, Shape};
 pub use crate::contract::explain::Verdict;
-use crate::contract::explain::WorkersAnswer;
+use crate::contract::explain::{ReservedFor, WorkersAnswer};
 use crate::domain::spec::nearest;
 
 /// The reason of a job that waits where there is no worker at all.
 pub const NO_WORKER: &str = "no worker is connected";
 
+/// Of a worker with room. Which job it is for is for those to know who may see that.
+const RESERVED: &str = "has room, reserved for another job";
+
 /// What one worker lacks for good that is said at most.
 const LACKS: usize = 3;
 
-fn in_one_line(answer: &WorkersAnswer) -> String {
-    match answer.workers.len() {
-        1 => format!("1 worker: {}", answer.reason),
-        count => format!("{count} workers: {}", answer.reason),
-    }
-}
-
 /// Every worker's answer, grouped: what may still change first, then what never fits. `kept` says of a worker with
-/// room why it is not for this job all the same.
+/// room for whom it is kept, when that is not this job.
 pub fn explain(
     shape: &Arc<Shape>,
     pool: &Pool,
-    kept: impl Fn(&PoolWorker) -> Option<String>,
+    kept: impl Fn(&PoolWorker) -> Option<ReservedFor>,
 ) -> Vec<WorkersAnswer> {
     let wants = Wants::of(shape, pool);
-    let mut groups: BTreeMap<(Vec<Lack<'_>>, Option<String>), Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Vec<Lack<'_>>, Option<ReservedFor>), Vec<String>> = BTreeMap::new();
     for worker in pool.workers() {
         let lacks = wants.lacks_in_words(worker, pool);
         let kept = if lacks.is_empty() { kept(worker) } else { None };
@@ -44,15 +40,16 @@ pub fn explain(
     let mut reasons: Vec<WorkersAnswer> = groups
         .into_iter()
         .map(|((lacks, kept), workers)| WorkersAnswer {
-            verdict: match kept {
+            verdict: match &kept {
                 Some(_) => Verdict::NotNow,
                 None => verdict_of(&lacks),
             },
-            reason: match kept {
+            reason: match &kept {
                 _ if !lacks.is_empty() => lacks.iter().take(LACKS).map(said).collect::<Vec<_>>().join("; "),
-                Some(kept) => format!("has room, {kept}"),
+                Some(_) => RESERVED.to_owned(),
                 None => "has room".to_owned(),
             },
+            reserved_for: kept,
             workers,
         })
         .collect();
@@ -90,7 +87,19 @@ pub(super) fn line_of(answers: &[WorkersAnswer], nodes: usize) -> String {
     if answers.is_empty() {
         return NO_WORKER.to_owned();
     }
-    let lines: Vec<String> = answers.iter().map(in_one_line).collect();
+    // Workers that are kept for different jobs have different answers in the same words.
+    let mut said: Vec<(usize, &str)> = Vec::with_capacity(answers.len());
+    for answer in answers {
+        match said.last_mut() {
+            Some((count, reason)) if *reason == answer.reason => *count += answer.workers.len(),
+            _ => said.push((answer.workers.len(), &answer.reason)),
+        }
+    }
+    let in_one_line = |(count, reason): (usize, &str)| match count {
+        1 => format!("1 worker: {reason}"),
+        count => format!("{count} workers: {reason}"),
+    };
+    let lines: Vec<String> = said.into_iter().map(in_one_line).collect();
     let at_once = if nodes > 1 { format!("needs {nodes} workers at once · ") } else { String::new() };
     at_once + &lines.join(" · ")
 }

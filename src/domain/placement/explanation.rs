@@ -1,9 +1,8 @@
 //! The whole explanation of one job: what every worker says, whose turn it is, what is reserved, and what would help.
 
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::ahead::{Ahead, ahead_of};
 use super::candidates::Candidates;
 use super::explain::{explain, line_of, shown, verdict_among};
 use super::fit::Wants;
@@ -12,14 +11,12 @@ use super::reservations::{Applicant, Way};
 use super::suggest::{self, Change, Room};
 use super::waiting::waiting_for;
 use super::{Input, Luggage, Placer, PoolWorker, QueuedJob, Shape};
-use crate::contract::explain::{Explanation, Suggestion, Verdict, WorkersAnswer};
+use crate::contract::explain::{Explanation, ReservedFor, Suggestion, Verdict, WorkersAnswer};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
 /// Suggestions that are said at most.
 const SUGGESTIONS: usize = 5;
-/// Jobs that are served before another which are named.
-const AHEAD_NAMED: usize = 3;
 /// Longer queues are not played forward, nor are changes tried out in them: both take a copy.
 const PLAYED_JOBS: usize = 20_000;
 /// Ends of tasks that are played forward at most, and what that may cost in checks.
@@ -30,20 +27,34 @@ impl Placer {
     /// Why a waiting job waits; `None` when it does not.
     pub fn explain_job(&self, job_id: JobId, now: Timestamp) -> Option<Explanation> {
         let job = self.queue.job(job_id)?;
-        let (ahead, served_before) = self.ahead_of(&job);
-        Some(Explanation { ahead: Some(ahead), served_before, ..self.explain_wish(&job, now) })
+        let Ahead { jobs, first, favoured } = ahead_of(&job, self);
+        let explanation = self.explain_wish(&job, now);
+        Some(Explanation { ahead: Some(jobs), served_before: first, favoured, ..explanation })
     }
 
     /// In one line, as `queue_reason`.
-    pub fn reason_of(&self, job_id: JobId) -> Option<String> {
+    pub fn reason_of(&self, job_id: JobId, now: Timestamp) -> Option<String> {
         let job = self.queue.job(job_id)?;
-        Some(self.summary(&job, &self.answers(&job)))
+        Some(self.summary(&job, &self.answers(&job, now)))
     }
 
     /// How a job would stand if it was submitted now.
     pub fn explain_wish(&self, job: &QueuedJob, now: Timestamp) -> Explanation {
-        let workers = self.answers(job);
-        let suggestions = if self.would_start(job, now) { Vec::new() } else { self.suggestions(job, now) };
+        if self.quota_lack(&job.project, &job.shape).is_some() || !self.has_seats(job, now) {
+            return Explanation { suggestions: self.suggestions(job, now), ..self.explained(job, now) };
+        }
+        match self.played(job).and_then(|mut after| (!after.places(job, now)).then_some(after)) {
+            None => self.explained(job, now),
+            // There is room, and the next pass keeps it for others: how it stands then is the truth.
+            Some(after) => {
+                Explanation { suggestions: self.suggestions(job, now), ..after.explained(job, now) }
+            }
+        }
+    }
+
+    /// Without changes that would let it start.
+    fn explained(&self, job: &QueuedJob, now: Timestamp) -> Explanation {
+        let workers = self.answers(job, now);
         let beyond_quota = self.beyond_quota(&job.project, &job.shape).is_some();
         let verdict = match verdict_among(&workers, job.shape.nodes()) {
             _ if beyond_quota => Verdict::Never,
@@ -53,11 +64,13 @@ impl Placer {
         Explanation {
             verdict,
             summary: self.summary(job, &workers),
+            held: None,
             quota: self.quota_lack(&job.project, &job.shape).map(|lack| lack.to_string()),
             reservation,
-            waiting_for: waiting_for(job, self, now),
+            waiting_for: waiting_for(job, &self.applicant_of(job, now), self, now),
             nodes: job.shape.nodes.filter(|nodes| *nodes > 1),
             served_before: Vec::new(),
+            favoured: None,
             warnings: Vec::new(),
             untested: outlook::untested(&Wants::of(&job.shape, &self.pool), &self.pool),
             starts_by: if verdict == Verdict::Never { None } else { self.starts_by(job, now) },
@@ -67,7 +80,7 @@ impl Placer {
                 Verdict::NotNow | Verdict::Fits => None,
             },
             workers,
-            suggestions,
+            suggestions: Vec::new(),
         }
     }
 
@@ -85,13 +98,13 @@ impl Placer {
         }
     }
 
-    pub(super) fn answers(&self, job: &QueuedJob) -> Vec<WorkersAnswer> {
-        let applicant = self.applicant_of(job);
+    pub(super) fn answers(&self, job: &QueuedJob, now: Timestamp) -> Vec<WorkersAnswer> {
+        let applicant = self.applicant_of(job, now);
         explain(&job.shape, &self.pool, |worker| self.kept_from(worker, job, &applicant))
     }
 
-    /// Why a worker with room is not for this job.
-    fn kept_from(&self, worker: &PoolWorker, job: &QueuedJob, applicant: &Applicant) -> Option<String> {
+    /// For whom a worker with room is kept from this job.
+    fn kept_from(&self, worker: &PoolWorker, job: &QueuedJob, applicant: &Applicant) -> Option<ReservedFor> {
         let kept = match self.reservations.way(worker.id, applicant) {
             Way::Open => false,
             Way::Closed => true,
@@ -100,17 +113,18 @@ impl Placer {
                 wants.gpus_of(worker, |gpu| reserved.contains(&gpu.uuid)).is_none()
             }
         };
-        // Which one is for those to know who may see it.
-        self.reservations.on(worker.id).filter(|_| kept).map(|_| "reserved for another job".to_owned())
+        let reserved_for = self.reservations.on(worker.id).filter(|_| kept)?;
+        let until = self.reservations.of(reserved_for).and_then(|reservation| reservation.free_by);
+        Some(ReservedFor { job: Some(reserved_for), until })
     }
 
-    fn applicant_of(&self, job: &QueuedJob) -> Applicant {
+    /// As a pass now would see it.
+    pub(super) fn applicant_of(&self, job: &QueuedJob, now: Timestamp) -> Applicant {
         Applicant {
             job_id: job.job_id,
             priority: job.priority,
             amount: job.shape.amount(),
-            // As if it had no limit: whether it would end in time is what the pass knows.
-            ends_by: None,
+            ends_by: self.ends_by(&job.shape, now),
             avoid: job.avoid,
             luggage: job.luggage,
         }
@@ -121,44 +135,30 @@ impl Placer {
         self.pool.worker(worker_id).map_or_else(|| worker_id.to_string(), shown)
     }
 
-    /// How many jobs are served before this one, and the first of them.
-    fn ahead_of(&self, job: &QueuedJob) -> (u64, Vec<JobId>) {
-        let load = |project: &str| self.shares.load(project, self.policy.share(project));
-        let own = (Reverse(job.priority), load(&job.project), job.submitted_at, job.job_id);
-        let (mut ahead, mut first) = (0, BTreeSet::new());
-        for (project, turns) in self.queue.lines() {
-            let theirs = load(project);
-            let turns = turns
-                .map(|(priority, submitted_at, job_id)| (Reverse(priority), theirs, submitted_at, job_id));
-            // The turns of a lane are in this order already.
-            for (index, turn) in turns.take_while(|turn| *turn < own).enumerate() {
-                ahead += 1;
-                if index < AHEAD_NAMED {
-                    first.insert(turn);
-                }
-            }
-        }
-        (ahead, first.into_iter().take(AHEAD_NAMED).map(|(_, _, _, job_id)| job_id).collect())
-    }
-
     /// Whether a pass now would place it.
-    fn would_start(&self, job: &QueuedJob, now: Timestamp) -> bool {
+    pub(super) fn would_start(&self, job: &QueuedJob, now: Timestamp) -> bool {
         self.quota_lack(&job.project, &job.shape).is_none()
             && self.has_seats(job, now)
             && self.played(job).is_none_or(|mut placer| placer.places(job, now))
+    }
+
+    /// Whether enough workers have room, for whomever it is kept.
+    pub(super) fn has_room(&self, job: &QueuedJob) -> bool {
+        let wants = Wants::of(&job.shape, &self.pool);
+        self.pool.workers().filter(|worker| wants.lack(worker).is_none()).take(job.shape.nodes()).count()
+            == job.shape.nodes()
     }
 
     fn has_seats(&self, job: &QueuedJob, now: Timestamp) -> bool {
         let mut checks = 0;
         let wants = Wants::of(&job.shape, &self.pool);
         let mut list = Candidates::find(wants, self.pool.workers(), &mut checks);
-        let ends_by = job.shape.bound_s.map(|bound| now.plus(self.policy.staging_s).plus(bound));
-        let applicant = Applicant { ends_by, ..self.applicant_of(job) };
+        let applicant = self.applicant_of(job, now);
         list.seats(job.shape.nodes(), &applicant, self.ground(), &mut checks).is_some()
     }
 
     /// A copy in which this job waits as it is said to; `None` when that is too much to copy.
-    fn played(&self, job: &QueuedJob) -> Option<Self> {
+    pub(super) fn played(&self, job: &QueuedJob) -> Option<Self> {
         if self.queue.len() > PLAYED_JOBS {
             return None;
         }
@@ -167,7 +167,7 @@ impl Placer {
         Some(placer)
     }
 
-    fn places(&mut self, job: &QueuedJob, now: Timestamp) -> bool {
+    pub(super) fn places(&mut self, job: &QueuedJob, now: Timestamp) -> bool {
         let pass = self.apply(Input::Pass { now, budget_checks: u32::MAX }).unwrap_or_default();
         pass.placements.iter().any(|placed| placed.job.job_id == job.job_id)
     }
@@ -198,7 +198,12 @@ impl Placer {
             let next = placer.pool.next_end()?;
             now = now.max(next);
             for (worker_id, place) in placer.pool.ending_by(now) {
+                let back = placer.comes_back(worker_id, place);
                 let _ = placer.apply(Input::Freed { worker_id, place });
+                // Who had to go for another has its turn again, the whole of a gang when its last task has gone.
+                if let Some(job) = back.filter(|job| placer.pool.places_of(job.job_id).is_empty()) {
+                    let _ = placer.apply(Input::Queued(job));
+                }
             }
         }
         None

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::candidates::{Candidates, Ground, Seat};
 use super::fit::Wants;
 use super::gpus::GpuUuid;
-use super::pool::{Holding, Place};
+use super::pool::{Again, Holding, Place};
 use super::queue::{Blocked, LaneKey, Turn};
 use super::reservations::{self, Applicant, Reservations};
 use super::shares;
@@ -175,10 +175,15 @@ impl Placer {
             job_id: turn.job_id(),
             priority: turn.priority.0,
             amount: lane.shape.amount(),
-            ends_by: lane.shape.bound_s.map(|bound| now.plus(self.policy.staging_s).plus(bound)),
+            ends_by: self.ends_by(&lane.shape, now),
             avoid: self.queue.avoided(turn),
             luggage: self.queue.luggage(turn),
         }
+    }
+
+    /// When a task of this shape has ended at the latest that is placed now; `None` = nobody knows.
+    pub(super) fn ends_by(&self, shape: &Shape, now: Timestamp) -> Option<Timestamp> {
+        shape.bound_s.map(|bound| now.plus(self.policy.staging_s).plus(bound))
     }
 
     pub(super) fn ground(&self) -> Ground<'_> {
@@ -235,8 +240,12 @@ impl Placer {
         let grant = Grant { amount: job.shape.amount(), gpus };
         let weight = shares::weight(&grant, self.pool.capacity());
         self.shares.take(&job.project, &grant, weight);
+        let again = self
+            .policy
+            .is_preemptible(&job.project)
+            .then(|| Again { shape: job.shape.clone(), submitted_at: job.submitted_at });
         let holding =
-            Holding { grant, project: job.project.clone(), priority: job.priority, weight, ends_by };
+            Holding { grant, project: job.project.clone(), priority: job.priority, weight, ends_by, again };
         // A seat was found, so it fits; what it is in the books as must not depend on that.
         self.pool.record_held(worker_id, place, holding);
         weight

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Shape;
 use super::fit::{Cores, plain};
 use super::input::Input;
 use super::pass::{Pass, Placed};
 use super::policy::Policy;
-use super::pool::{Holding, NotHeld, Place, Pool};
-use super::queue::Queue;
+use super::pool::{Again, Holding, NotHeld, Place, Pool};
+use super::queue::{Queue, QueuedJob};
 use super::reservations::Reservations;
 use super::shares::Shares;
 use super::warmth::Warmth;
+use super::{Luggage, Shape};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::spec::GpuCount;
 
@@ -121,8 +121,9 @@ impl Placer {
             }
             Input::Accepted { job_id } => drop(self.proposed.remove(&job_id)),
             Input::Refused { job_id, gone } => self.refused(job_id, gone)?,
-            Input::Taken { worker_id, place, holding } => {
+            Input::Taken { worker_id, place, mut holding } => {
                 self.shares.take(&holding.project, &holding.grant, holding.weight);
+                holding.again = holding.again.filter(|_| self.policy.is_preemptible(&holding.project));
                 self.pool.record_held(worker_id, place, holding);
             }
             Input::Freed { worker_id, place } => self.release(worker_id, place)?,
@@ -260,6 +261,16 @@ impl Placer {
             // It is on the books, that is where it was found.
             let _ = self.release(worker_id, place);
         }
+    }
+
+    /// How the job of a task waits again that was told to go for another and has left this worker; `None` when it was not
+    /// told to, or nobody knows what it asks for. To be asked before the place is freed.
+    pub(super) fn comes_back(&self, worker_id: WorkerId, place: Place) -> Option<QueuedJob> {
+        let holding = self.pool.holding(worker_id, place).filter(|_| self.leaving.contains(&place))?;
+        let Again { shape, submitted_at } = holding.again.clone()?;
+        let (Place { job_id, epoch }, priority, project) = (place, holding.priority, holding.project.clone());
+        let luggage = Luggage::default();
+        Some(QueuedJob { job_id, epoch, priority, submitted_at, shape, project, avoid: None, luggage })
     }
 
     /// Whether a task runs that may be stopped for a job of this priority.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::gpus::{self, GpuUuid, Kinds, PoolGpu};
-use super::{Amount, Grant};
+use super::{Amount, Grant, Shape};
 use crate::contract::gpu::Interpreter;
 use crate::contract::ids::{Epoch, JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
@@ -35,6 +35,18 @@ pub struct Holding {
     pub weight: u64,
     /// When it has ended at the latest; `None` = nobody knows.
     pub ends_by: Option<Timestamp>,
+    /// How its job would wait again; kept of tasks that may be stopped for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<Again>,
+}
+
+/// How a job waits again after its task was stopped for another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Again {
+    /// What it asks for.
+    pub shape: Arc<Shape>,
+    /// Its age decides when its turn comes.
+    pub submitted_at: Timestamp,
 }
 
 /// One worker, as the scheduler sees it.
@@ -284,6 +296,11 @@ impl Pool {
         let first = Place { job_id: JobId::from_u128(0), epoch: 0 };
         let last = Place { job_id: JobId::from_u128(u128::MAX), epoch: Epoch::MAX };
         self.holdings.range((id, first)..=(id, last)).map(|((_, place), holding)| (*place, holding))
+    }
+
+    /// What a task holds on a worker.
+    pub(super) fn holding(&self, id: WorkerId, place: Place) -> Option<&Holding> {
+        self.holdings.get(&(id, place))
     }
 
     /// All that a job holds.

@@ -168,14 +168,9 @@ impl Queue {
         Some(job)
     }
 
-    /// Every lane's project and turns: priority, age and id.
-    pub(super) fn lines(
-        &self,
-    ) -> impl Iterator<Item = (&str, impl Iterator<Item = (i32, Timestamp, JobId)> + '_)> {
-        self.lanes.iter().flatten().map(|lane| {
-            let turns = lane.turns.iter().map(|turn| (turn.priority.0, turn.submitted_at, turn.job_id()));
-            (&*lane.key.project, turns)
-        })
+    /// The turns of one lane, in their order.
+    pub(super) fn turns(&self, lane: u32) -> impl Iterator<Item = Turn> + '_ {
+        self.lane(lane).into_iter().flat_map(|lane| lane.turns.iter().copied())
     }
 
     /// The first turn of every lane, with its lane.

@@ -164,7 +164,7 @@ pub struct Waiting {
 
 impl Placer {
     /// Who waits and why; the one whose turn comes first, first.
-    pub fn waiting(&self) -> Vec<Waiting> {
+    pub fn waiting(&self, now: Timestamp) -> Vec<Waiting> {
         let mut heads: Vec<_> = self.queue.heads().collect();
         heads.sort_unstable();
         let waiting = heads.into_iter().filter_map(|(turn, lane)| {
@@ -173,7 +173,7 @@ impl Placer {
                 first: turn.job_id(),
                 jobs: self.queue.lane_len(lane) as u64,
                 project: key.project.to_string(),
-                reason: self.reason_of(turn.job_id())?,
+                reason: self.reason_of(turn.job_id(), now)?,
             })
         });
         waiting.collect()

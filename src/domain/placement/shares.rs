@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Grant;
 use super::pool::Capacity;
+use super::{Amount, Grant};
 use crate::contract::quantity::{Seconds, Timestamp};
 
 /// For how long a holding counts when it begins.
@@ -133,20 +133,24 @@ impl Shares {
 
 /// How much a grant weighs where all machines have so much, in millionths; at least 1.
 pub fn weight(grant: &Grant, capacity: Capacity) -> u64 {
+    weight_of(grant.amount, grant.gpus.len() as u64, capacity)
+}
+
+/// The same of so much and so many GPUs.
+pub(super) fn weight_of(amount: Amount, gpus: u64, capacity: Capacity) -> u64 {
     let part = |of: u64, all: u64| {
         let millionths = u128::from(of) * 1_000_000 / u128::from(all.max(1));
         u64::try_from(millionths).unwrap_or(u64::MAX).min(1_000_000)
     };
-    part(grant.amount.cpu_millis, capacity.amount.cpu_millis)
-        .max(part(grant.amount.memory_bytes, capacity.amount.memory_bytes))
-        .max(part(grant.gpus.len() as u64, capacity.gpus))
+    part(amount.cpu_millis, capacity.amount.cpu_millis)
+        .max(part(amount.memory_bytes, capacity.amount.memory_bytes))
+        .max(part(gpus, capacity.gpus))
         .max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::placement::Amount;
 
     const DAY: i64 = 86_400;
 

@@ -1,13 +1,15 @@
-//! What a job waits for: on the worker that could take it the soonest, what is missing and which tasks hold it.
+//! What a job waits for: on the worker that could take it the soonest, what is missing and which tasks hold it. Room that
+//! comes free for another is no promise: then the other is named, whose turn is first.
 
 use std::collections::BTreeSet;
 
 use super::fit::{Bytes, Cores, Wants};
-use super::gpus::PoolGpu;
+use super::gpus::{GpuUuid, PoolGpu};
 use super::pool::{Holding, Place};
+use super::reservations::{Applicant, Way};
 use super::{Placer, Pool, PoolWorker, QueuedJob};
-use crate::contract::explain::{Holder, WaitingFor};
-use crate::contract::ids::WorkerId;
+use crate::contract::explain::{Holder, ReservedFor, WaitingFor};
+use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
 
 /// Holders that are named at most.
@@ -16,6 +18,8 @@ const NAMED: usize = 3;
 /// Of two workers the one is better that is free sooner; what nobody knows comes last.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Prospect {
+    /// Nobody knows either what comes after whose turn is first.
+    reserved_for: Option<JobId>,
     unknown: bool,
     ends_by: Option<Timestamp>,
     /// Tasks that have to end, those that end the soonest first.
@@ -28,7 +32,12 @@ struct Prospect {
 type Holders = BTreeSet<(bool, Option<Timestamp>, Place)>;
 
 /// See the module; `None` when it is not tasks that it waits for.
-pub(super) fn waiting_for(job: &QueuedJob, placer: &Placer, now: Timestamp) -> Option<WaitingFor> {
+pub(super) fn waiting_for(
+    job: &QueuedJob,
+    applicant: &Applicant,
+    placer: &Placer,
+    now: Timestamp,
+) -> Option<WaitingFor> {
     let pool = &placer.pool;
     let wants = Wants::of(&job.shape, pool);
     let able = |worker: &&PoolWorker| {
@@ -44,8 +53,9 @@ pub(super) fn waiting_for(job: &QueuedJob, placer: &Placer, now: Timestamp) -> O
         };
         return Some(WaitingFor { preempted: true, ..told(what, &workers, &holders, pool, now) });
     }
+    let turn = Turn { applicant, placer, now };
     let mut prospects: Vec<Prospect> =
-        pool.workers().filter(able).filter_map(|worker| prospect(&wants, worker, pool)).collect();
+        pool.workers().filter(able).filter_map(|worker| turn.prospect(&wants, worker)).collect();
     prospects.sort_unstable();
     if prospects.len() < missing {
         return None;
@@ -56,9 +66,21 @@ pub(super) fn waiting_for(job: &QueuedJob, placer: &Placer, now: Timestamp) -> O
         [one] => one.what.clone(),
         several => format!("room on {} workers", several.len()),
     };
+    let reserved_for = prospects.iter().find_map(|prospect| prospect.reserved_for);
     // A gang is on several of them.
     let holders = prospects.into_iter().flat_map(|prospect| prospect.holders).collect();
-    Some(told(what, &workers, &holders, pool, now))
+    let told = told(what, &workers, &holders, pool, now);
+    Some(match reserved_for {
+        None => told,
+        Some(first) => WaitingFor {
+            up_to_s: None,
+            reserved_for: Some(ReservedFor {
+                job: Some(first),
+                until: placer.reservations.of(first).and_then(|reservation| reservation.free_by),
+            }),
+            ..told
+        },
+    })
 }
 
 fn told(what: String, workers: &[WorkerId], holders: &Holders, pool: &Pool, now: Timestamp) -> WaitingFor {
@@ -76,6 +98,7 @@ fn told(what: String, workers: &[WorkerId], holders: &Holders, pool: &Pool, now:
         more: holders.len().saturating_sub(NAMED) as u64,
         up_to_s: holders.last().and_then(|(_, ends_by, _)| left(*ends_by)),
         preempted: false,
+        reserved_for: None,
     }
 }
 
@@ -106,15 +129,55 @@ fn leaving_for(job: &QueuedJob, wants: &Wants, placer: &Placer) -> Option<(Holde
     (!holders.is_empty()).then_some((holders, workers))
 }
 
-/// `None` when no end of tasks helps there, or none is needed.
-fn prospect(wants: &Wants, worker: &PoolWorker, pool: &Pool) -> Option<Prospect> {
-    let mut holdings: Vec<(Place, &Holding)> = pool.holdings_of(worker.id).collect();
+/// Whose turn is it where room comes free.
+struct Turn<'a> {
+    applicant: &'a Applicant,
+    placer: &'a Placer,
+    now: Timestamp,
+}
+
+impl Turn<'_> {
+    /// `None` when no end of tasks helps there, or none is needed.
+    fn prospect(&self, wants: &Wants, worker: &PoolWorker) -> Option<Prospect> {
+        let pool = &self.placer.pool;
+        let leaving = |place: &Place| self.placer.leaving.contains(place);
+        let all = prospect(wants, worker, pool, &[], |_| true)?;
+        // By then it would end later, too.
+        let ends_by = self.applicant.ends_by.zip(all.ends_by.filter(|_| !all.unknown));
+        let ends_by = ends_by.map(|(ends_by, free_by)| ends_by.plus(free_by.since(self.now)));
+        let way = self.placer.reservations.way(worker.id, &Applicant { ends_by, ..*self.applicant });
+        let besides = match way {
+            Way::Open => return Some(all),
+            // What is told to leave there makes room for whom it was reserved.
+            Way::Besides(reserved) => prospect(wants, worker, pool, reserved, |place| !leaving(place)),
+            Way::Closed => None,
+        };
+        besides.or_else(|| {
+            let reserved_for = self.placer.reservations.on(worker.id);
+            let holders = all.holders.into_iter().filter(|(_, _, place)| !leaving(place)).collect();
+            Some(Prospect { reserved_for, holders, ..all })
+        })
+    }
+}
+
+/// What has to end there so that there is room besides the `closed` GPUs, of the tasks whose end `counts`; `None` when
+/// none helps, or none is needed.
+fn prospect(
+    wants: &Wants,
+    worker: &PoolWorker,
+    pool: &Pool,
+    closed: &[GpuUuid],
+    counts: impl Fn(&Place) -> bool,
+) -> Option<Prospect> {
+    let mut holdings: Vec<(Place, &Holding)> =
+        pool.holdings_of(worker.id).filter(|(place, _)| counts(place)).collect();
     holdings.sort_by_key(|(place, holding)| (holding.ends_by.is_none(), holding.ends_by, *place));
     let holder_of = |gpu: &PoolGpu| {
         let holds = |(_, holding): &(Place, &Holding)| holding.grant.gpus.contains(&gpu.uuid);
         holdings.iter().position(holds)
     };
-    let working = wants.working_gpus(worker);
+    let mut working = wants.working_gpus(worker);
+    working.retain(|gpu| !closed.contains(&gpu.uuid));
     let count = wants.gpu_count(worker);
     let missing_gpus = count.saturating_sub(working.iter().filter(|gpu| !gpu.held).count());
     let mut held: Vec<usize> = working.iter().filter_map(|gpu| holder_of(gpu)).collect();
@@ -150,5 +213,6 @@ fn prospect(wants: &Wants, worker: &PoolWorker, pool: &Pool) -> Option<Prospect>
         .map(|index| (holdings[index].1.ends_by.is_none(), holdings[index].1.ends_by, holdings[index].0))
         .collect();
     let last = holders.last()?;
-    Some(Prospect { unknown: last.0, ends_by: last.1, worker_id: worker.id, what, holders })
+    let (unknown, ends_by) = (last.0, last.1);
+    Some(Prospect { reserved_for: None, unknown, ends_by, holders, worker_id: worker.id, what })
 }

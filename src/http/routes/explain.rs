@@ -1,4 +1,5 @@
-//! Why a job waits, and where a spec would run.
+//! Why a job waits, and where a spec would run. A job that waits for others first is answered for as a spec would be, with
+//! what it waits for.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
@@ -6,11 +7,13 @@ use crate::actors::messages::front_desk::{Explain, Held, NoSuchWorker, Question}
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::explain::{Explanation, PastExplanation, WhatIf};
+use crate::contract::ids::JobId;
 use crate::contract::job::{Job, JobState};
 use crate::contract::problem::Fault;
+use crate::contract::spec::JobSpec;
 use crate::domain;
 use crate::domain::credentials::JobAct;
-use crate::domain::placement::{Shape, wish};
+use crate::domain::placement::{QueuedJob, Shape, wish};
 use crate::domain::spec;
 use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
@@ -27,6 +30,10 @@ const MOST_SUPPOSED: u32 = 1000;
 /// Events of an ended job that are looked through.
 const MOST_EVENTS: usize = 2_000;
 
+/// Said of a job that the scheduler was not told of, and of which nobody knows why: its next attempt has its pause, or
+/// it was submitted this moment.
+const ON_ITS_WAY: &str = "waits until its next attempt is due";
+
 /// Why a job waits, or what an ended one had waited for. One that runs is refused with where it stands.
 pub async fn job(
     request: HttpRequest,
@@ -39,31 +46,46 @@ pub async fn job(
     let job = state.job(&client, id)?;
     let of_array = job.is_array() || job.parent.is_some();
     let held = if job.state.ended() { None } else { state.held(id, of_array).await };
-    if let Some(Held::Reason(reason)) = &held {
-        return Err(Refusal::new(
-            ErrorCode::NotWaiting,
-            format!("job {id} does not wait for a worker yet: {reason}"),
-        ));
-    }
+    let spec: JobSpec = serde_json::from_str(job.spec.get()).map_err(Refusal::internal)?;
     if job.state == JobState::Queued || held.is_some() {
         // An array waits as the first of its children does that waits.
-        let asked = if let Some(Held::Child(child)) = held { child } else { id };
-        let question = Question::Job(asked);
-        let answer = answered(&state, question).await?;
-        if let Ok(Some(mut explanation)) = answer {
-            name_holders(&mut explanation, &client, &state);
+        let job_id = if let Some(Held::Child(child)) = held { child } else { id };
+        let question = Question::Job { job_id, grace_s: spec.grace_s };
+        if let Ok(Some(mut explanation)) = answered(&state, question).await? {
+            show_to(&client, &state, &mut explanation);
             return Ok(HttpResponse::Ok().json(explanation));
         }
     }
+    // It may have moved since it was read.
+    let job = state.job(&client, id)?;
     if job.state.ended() {
         return Ok(HttpResponse::Ok().json(past(&state, &job)?));
     }
-    let waits_for = job.queue_reason.filter(|_| job.state == JobState::Queued);
-    let why = waits_for.map_or_else(
-        || format!("job {id} does not wait for a worker: it is {}", job.state.word()),
-        |reason| format!("job {id} does not wait for a worker yet: {reason}"),
-    );
-    Err(Refusal::new(ErrorCode::NotWaiting, why))
+    if job.state != JobState::Queued {
+        let why = format!("job {id} does not wait for a worker: it is {}", job.state.word());
+        return Err(Refusal::new(ErrorCode::NotWaiting, why));
+    }
+    let wish = QueuedJob { submitted_at: job.submitted_at, ..wished(id, &spec) };
+    let question =
+        Question::Wish { job: Box::new(wish), grace_s: spec.grace_s, like: None, more: 0, without: None };
+    match answered(&state, question).await? {
+        Ok(Some(mut explanation)) => {
+            show_to(&client, &state, &mut explanation);
+            let first = if let Some(Held::Reason(reason)) = held { Some(reason) } else { job.queue_reason };
+            explanation.held = Some(first.unwrap_or_else(|| ON_ITS_WAY.to_owned()));
+            // Of what nobody can know who waits for others first.
+            (explanation.starts_by, explanation.suggestions) = (None, Vec::new());
+            Ok(HttpResponse::Ok().json(explanation))
+        }
+        Ok(None) | Err(_) => {
+            Err(Refusal::new(ErrorCode::NotWaiting, format!("job {id} does not wait for a worker yet")))
+        }
+    }
+}
+
+/// A job of this spec as it would wait now.
+fn wished(id: JobId, spec: &JobSpec) -> QueuedJob {
+    wish(id, spec.priority, spec.project.as_str().into(), Shape::of(spec).into(), clock::now())
 }
 
 type Answer = Result<Option<Explanation>, NoSuchWorker>;
@@ -76,15 +98,25 @@ async fn answered(state: &EdgeState, question: Question) -> Result<Answer, Refus
     })
 }
 
-/// Whose the jobs are that hold what is waited for, or come before. Those that the client may not see have no name.
-fn name_holders(explanation: &mut Explanation, client: &Client, state: &EdgeState) {
+/// Whose the jobs are that hold what is waited for, that have it reserved, or come before. Those that the client may not
+/// see have no name.
+fn show_to(client: &Client, state: &EdgeState, explanation: &mut Explanation) {
+    let seen = |id: &JobId| state.owned(client, JobAct::See, *id).is_ok();
+    let of_workers = explanation.workers.iter_mut().filter_map(|answer| answer.reserved_for.as_mut());
+    let waited_for = explanation.waiting_for.iter_mut().filter_map(|waiting| waiting.reserved_for.as_mut());
+    for reserved_for in of_workers.chain(waited_for) {
+        reserved_for.job = reserved_for.job.filter(seen);
+    }
     let holders = explanation.waiting_for.iter_mut().flat_map(|waiting| &mut waiting.held_by);
     for holder in holders {
         let owned = holder.job.and_then(|id| state.owned(client, JobAct::See, id).ok());
         holder.job = holder.job.filter(|_| owned.is_some());
         holder.submitted_by = owned.map(|owned| owned.submitted_by);
     }
-    explanation.served_before.retain(|id| state.owned(client, JobAct::See, *id).is_ok());
+    explanation.served_before.retain(seen);
+    if let Some(favoured) = &mut explanation.favoured {
+        favoured.project = favoured.project.take().filter(|project| client.grant.sees_project(project));
+    }
 }
 
 /// Tasks and events of one job are few.
@@ -123,14 +155,13 @@ pub async fn what_if(
         let fault = Fault { pointer: "/more".to_owned(), code: "invalid".to_owned(), detail };
         return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
     }
-    let (now, shape) = (clock::now(), Shape::of(&read.spec).into());
-    let job = wish(clock::job_id(), read.spec.priority, read.spec.project.as_str().into(), shape, now);
-    let question = Question::Wish { job: Box::new(job), like: asked.like, more, without: asked.without };
+    let (job, grace_s) = (Box::new(wished(clock::job_id(), &read.spec)), read.spec.grace_s);
+    let question = Question::Wish { job, grace_s, like: asked.like, more, without: asked.without };
     let answer = answered(&state, question).await?;
     match answer {
         Ok(mut explanation) => {
             if let Some(explanation) = &mut explanation {
-                name_holders(explanation, &client, &state);
+                show_to(&client, &state, explanation);
                 explanation.warnings = read.warnings;
             }
             Ok(HttpResponse::Ok().json(explanation))
