@@ -155,14 +155,14 @@ pub(super) struct ExplainArgs {
     /// Explain this spec (JSON, YAML, TOML) instead, without submitting it; `-` = JSON or YAML on standard input
     #[arg(long, value_name = "FILE")]
     pub(super) spec: Option<PathBuf>,
-    /// As if there were more idle workers like this one
-    #[arg(long, value_name = "WORKER", requires = "spec", conflicts_with = "job")]
+    /// With --spec: as if there were more idle workers like this one
+    #[arg(long, value_name = "WORKER")]
     pub(super) like: Option<String>,
     /// So many more [default: 1]
-    #[arg(long, value_name = "N", requires = "like", conflicts_with = "job")]
+    #[arg(long, value_name = "N", requires = "like")]
     pub(super) more: Option<u32>,
-    /// As if this job did not wait
-    #[arg(long, value_name = "JOB", requires = "spec", conflicts_with = "job")]
+    /// With --spec: as if this job neither waited nor ran
+    #[arg(long, value_name = "JOB")]
     pub(super) without: Option<String>,
 }
 
@@ -181,7 +181,8 @@ pub(super) struct ReplayArgs {
     /// Show this pass of the segment (of the newest without --segment): what it placed and reserved, and why others wait
     #[arg(long, value_name = "N", conflicts_with = "all")]
     pub(super) pass: Option<u64>,
-    /// List the passes that placed or preempted this job: its id, or the beginning or end of that
+    /// List the passes that placed or preempted this job: its id, its beginning or tail; while the server runs, also a name
+    /// or @last
     #[arg(long, value_name = "JOB", conflicts_with = "pass")]
     pub(super) job: Option<String>,
 }

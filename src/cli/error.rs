@@ -56,6 +56,12 @@ pub enum CliError {
         /// So many.
         passes: u64,
     },
+    /// Something was to be supposed about a job that waits.
+    #[error(
+        "--like and --without suppose something about a spec: give it with `--spec FILE` instead of a job \
+         (`gpulayer show JOB --json` has a job's `spec`)"
+    )]
+    SupposedOfJob,
     /// No segment has a pass that did anything with that job.
     #[error("no recorded pass placed or preempted a job `{given}`")]
     NoPassOfJob {
@@ -393,6 +399,7 @@ impl CliError {
             | CliError::NoToken { .. }
             | CliError::NameTaken { .. }
             | CliError::PlainAbroad { .. }
+            | CliError::SupposedOfJob
             | CliError::NoJobNamed => ExitStatus::USAGE,
             CliError::Join(error) if error.is_usage() => ExitStatus::USAGE,
             CliError::StillStopping { .. } => ExitStatus::GIVEN_UP,

@@ -18,8 +18,8 @@ use super::spec_building;
 use super::verdict::outcome_word;
 use crate::client::{Call, Client};
 use crate::contract::explain::{
-    Explained, Explanation, Favoured, PastExplanation, PastPlacement, ReservedFor, Verdict, WaitingFor,
-    WorkersAnswer,
+    Explained, Explanation, Favoured, Holder, PastExplanation, PastPlacement, ReservedFor, Verdict,
+    WaitingFor, WorkersAnswer,
 };
 use crate::contract::ids::WorkerId;
 use crate::contract::job::JobState;
@@ -32,6 +32,9 @@ pub(super) const TO_HAVE_WORKERS: &str = "`gpulayer join` on a machine makes it 
 
 /// `gpulayer explain`.
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitStatus, CliError> {
+    if args.job.is_some() && (args.like.is_some() || args.without.is_some()) {
+        return Err(CliError::SupposedOfJob);
+    }
     let client = context.server(OnDemand::Start)?.client;
     let (what, explanation): (String, Explanation) = match (&args.job, &args.spec) {
         (Some(job), _) => {
@@ -183,7 +186,9 @@ fn page(what: &str, explanation: &Explanation) -> String {
         line("then", &format!("as it stands now, it {verdict}"));
     }
     if let Some(quota) = &explanation.quota {
-        line("quota", quota);
+        let held_by = holders(&explanation.quota_held_by, 0);
+        let held_by = if held_by.is_empty() { held_by } else { format!("; held by {held_by}") };
+        line("quota", &format!("{quota}{held_by}"));
     }
     if let Some(nodes) = explanation.nodes {
         line("gang", &format!("needs {nodes} workers at once"));
@@ -195,7 +200,7 @@ fn page(what: &str, explanation: &Explanation) -> String {
         let count = answer.workers.len();
         let name = if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") };
         let reason = answer.reserved_for.as_ref().map_or_else(|| answer.reason.clone(), kept);
-        line(&name, &format!("{}: {reason}", named(&answer.workers)));
+        line(&name, &format!("{}: {reason}{}", named(&answer.workers), remedy_of(answer)));
     }
     if let Some(waiting) = &explanation.waiting_for {
         line("waits for", &format!("{} (on {})", held(waiting), waiting.worker));
@@ -260,6 +265,20 @@ pub(super) fn turn(explanation: &Explanation) -> String {
     format!("{said} ({})", listed(named))
 }
 
+/// What brings a worker back that takes no tasks now.
+fn remedy_of(answer: &WorkersAnswer) -> String {
+    let Some(first) = answer.workers.first() else { return String::new() };
+    match answer.reason.as_str() {
+        "draining" => format!(" · `gpulayer worker resume {first}` lets it take tasks again"),
+        "takes no tasks now (offline)" => {
+            format!(
+                " · `gpulayer worker show {first}` says since when; `gpulayer worker start` there brings it back"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
 /// `has room, reserved for job …z68y2d until 10:23`.
 pub(super) fn kept(reserved_for: &ReservedFor) -> String {
     let until = reserved_for.until.map_or_else(String::new, |time| format!(" until {}", moment(time)));
@@ -282,16 +301,7 @@ fn listed(mut words: Vec<String>) -> String {
 
 /// `1 GPU: held by job …a7kq2b (alice), up to 40 min`.
 pub(super) fn held(waiting: &WaitingFor) -> String {
-    let named = waiting.held_by.iter().map(|holder| match (holder.job, &holder.submitted_by) {
-        (Some(job), Some(whose)) => format!("job …{} ({whose})", tail(job)),
-        (Some(job), None) => format!("job …{}", tail(job)),
-        (None, _) => "a job that is not yours to see".to_owned(),
-    });
-    let mut holders: Vec<String> = named.collect();
-    if waiting.more > 0 {
-        holders.push(format!("{} more", waiting.more));
-    }
-    let holders = listed(holders);
+    let holders = holders(&waiting.held_by, waiting.more);
     if let Some(first) = &waiting.reserved_for {
         return match holders.is_empty() {
             true => format!("{}: {}", waiting.what, reserved(first)),
@@ -306,6 +316,20 @@ pub(super) fn held(waiting: &WaitingFor) -> String {
         return format!("{} (preempted: {holders}), {up_to}", waiting.what);
     }
     format!("{}: held by {holders}, {up_to}", waiting.what)
+}
+
+/// `job …a7kq2b (alice), job …x2m9q1 and 2 more`.
+fn holders(held_by: &[Holder], more: u64) -> String {
+    let named = held_by.iter().map(|holder| match (holder.job, &holder.submitted_by) {
+        (Some(job), Some(whose)) => format!("job …{} ({whose})", tail(job)),
+        (Some(job), None) => format!("job …{}", tail(job)),
+        (None, _) => "a job that is not yours to see".to_owned(),
+    });
+    let mut holders: Vec<String> = named.collect();
+    if more > 0 {
+        holders.push(format!("{more} more"));
+    }
+    listed(holders)
 }
 
 /// The first names of many.
@@ -323,7 +347,7 @@ mod worked;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::explain::{Holder, ReservedPlace, Suggestion, WorkersAnswer};
+    use crate::contract::explain::{ReservedPlace, Suggestion};
     use crate::contract::quantity::{Seconds, Timestamp};
 
     #[test]
@@ -353,6 +377,7 @@ mod tests {
             nodes: None,
             warnings: Vec::new(),
             quota: None,
+            quota_held_by: Vec::new(),
             reservation: Some(ReservedPlace { workers: names(&["a1"]), free_by: None }),
             waiting_for: Some(WaitingFor {
                 what: "4 GPUs".into(),
@@ -391,6 +416,18 @@ mod tests {
         It would start now with any of these:
           4 GPUs instead of 8
         ");
+        let says = |reason: &str| {
+            let answer = WorkersAnswer {
+                verdict: Verdict::NotNow,
+                reason: reason.into(),
+                workers: names(&["a1"]),
+                reserved_for: None,
+            };
+            remedy_of(&answer)
+        };
+        assert!(says("draining").contains("`gpulayer worker resume a1`"));
+        assert!(says("takes no tasks now (offline)").contains("`gpulayer worker show a1`"));
+        assert_eq!(says("has room"), "");
         let mut leaving = explanation.waiting_for.clone().unwrap();
         (leaving.what, leaving.preempted, leaving.more) = ("2 tasks to leave".into(), true, 0);
         leaving.up_to_s = Some(Seconds::new(20));

@@ -152,6 +152,7 @@ fn row(job: &Job, workers: &BTreeMap<WorkerId, String>, now: Timestamp, longest:
         (None, Some(reason)) => reason.clone(),
         (None, None) if job.unreachable_since.is_some() => "its worker does not answer".to_owned(),
         (None, None) if job.cancel_requested_at.is_some() => "stopping".to_owned(),
+        (None, None) if job.preempted_by.is_some() => leaving(job).unwrap_or_default(),
         (Some(_), _) => noticed(job, &[]).next().unwrap_or_default(),
         _ => how_far(job).unwrap_or_default(),
     };
@@ -166,6 +167,12 @@ fn row(job: &Job, workers: &BTreeMap<WorkerId, String>, now: Timestamp, longest:
         gpus,
         short(&why, longest),
     ]
+}
+
+/// `leaves for job …x2m9q1 (preempted)`, while a job of a higher priority takes its place.
+pub(super) fn leaving(job: &Job) -> Option<String> {
+    let by = job.preempted_by.filter(|_| runs(job))?;
+    Some(format!("leaves for job …{} (preempted)", tail(by)))
 }
 
 /// A child of an array is told from the others by its index.

@@ -12,7 +12,7 @@ use super::event_line::event_line;
 use super::exit_status::ExitStatus;
 use super::fleet::names_of;
 use super::job_choice::{Namesake, several};
-use super::jobs::how_far;
+use super::jobs::{how_far, leaving};
 use super::logs::all_events;
 use super::next_step::NextStep;
 use super::run::Asked;
@@ -23,7 +23,7 @@ use super::verdict::undeclared;
 use crate::contract::event::Event;
 use crate::contract::function::FunctionResult;
 use crate::contract::ids::{JobId, WorkerId};
-use crate::contract::job::{Job, Page};
+use crate::contract::job::{Job, JobState, Page};
 use crate::contract::spec::Serializer;
 use crate::contract::worker::Task;
 use crate::domain::retry::owner_word;
@@ -90,7 +90,9 @@ fn page(
     }
     field("progress", how_far(job).filter(|_| !job.is_array()));
     let named = |id: WorkerId| workers.get(&id).map(|name| format!("{name} ")).unwrap_or_default();
-    field("worker", job.worker.filter(|_| !gang).map(|id| format!("{}{id}", named(id))));
+    // What waits has none: its tasks say where it was.
+    let placed = job.worker.filter(|_| !gang && job.state != JobState::Queued);
+    field("worker", placed.map(|id| format!("{}{id}", named(id))));
     field("submitted", Some(moment(job.submitted_at)));
     field("started", job.started_at.map(moment));
     field("ended", job.ended_at.map(moment));
@@ -104,6 +106,7 @@ fn page(
             .filter(|_| !job.state.ended())
             .map(|at| format!("asked to stop at {}", moment(at))),
     );
+    field("leaving", leaving(job));
     if let Some(end) = &job.end {
         let detail = end.detail.clone().unwrap_or_else(|| end.reason.sentence());
         field("reason", Some(format!("{} ({}): {detail}", end.reason.word(), owner_word(end.owner))));

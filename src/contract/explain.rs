@@ -38,6 +38,9 @@ pub struct Explanation {
     /// Why its project may have no more now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<String>,
+    /// Jobs of the project that have what it may have, those that end the soonest first; a few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quota_held_by: Vec<Holder>,
     /// What is reserved for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservedPlace>,

@@ -123,6 +123,10 @@ pub struct Job {
     pub unreachable_since: Option<Timestamp>,
     /// When somebody asked it to stop while it ran.
     pub cancel_requested_at: Option<Timestamp>,
+    /// The job of a higher priority for which its newest task leaves, or left before it was queued again; until it has its
+    /// next place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempted_by: Option<JobId>,
     /// Of an array: how many children are where (`ArrayProgress`). Of any other job: what its program said last of how far
     /// it is (`TaskProgress`), of a gang that of rank 0.
     pub progress: Option<serde_json::Value>,

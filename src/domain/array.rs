@@ -304,6 +304,7 @@ impl LiveArray {
             cancel_requested_at: self.cancel_requested_at,
             not_before: None,
             avoid: None,
+            went_for: None,
             memory_bytes: None,
             checkpoint: None,
             end: self.end.clone(),

@@ -162,6 +162,8 @@ pub struct JobStanding {
     pub not_before: Option<Timestamp>,
     /// The worker that the next placement keeps away from if another would do.
     pub avoid: Option<WorkerId>,
+    /// The job of a higher priority for which its newest task goes, or went; until it is placed again.
+    pub went_for: Option<JobId>,
     /// What this attempt asks for, once `memory_growth` has raised it above the spec's request.
     pub memory_bytes: Option<u64>,
     /// What its next attempt begins with.

@@ -47,10 +47,15 @@ pub enum Over {
     Gone,
 }
 
+/// What a job is called in a sentence: `job …a7kq2b`.
+pub fn named(job: JobId) -> String {
+    let id = job.to_string();
+    format!("job …{}", &id[id.len() - SHOWN_TAIL..])
+}
+
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.job.to_string();
-        write!(f, "job …{}", &id[id.len() - SHOWN_TAIL..])?;
+        f.write_str(&named(self.job))?;
         if let Some(name) = &self.name {
             write!(f, " ({name})")?;
         }

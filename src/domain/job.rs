@@ -59,6 +59,8 @@ pub struct LiveJob {
     pub spec: Option<SharedSpec>,
     /// A worker to keep away from if another would do.
     pub avoid: Option<WorkerId>,
+    /// For whom its newest task goes, or went; until it is placed again.
+    went_for: Option<JobId>,
     /// The array it is a child of.
     pub member: Option<Box<Member>>,
     attempt: u32,
@@ -162,6 +164,7 @@ impl LiveJob {
             project: record.project.as_str().into(),
             spec: None,
             avoid: None,
+            went_for: None,
             member: None,
             attempt: 1,
             preemptions: 0,
@@ -196,6 +199,7 @@ impl LiveJob {
             project,
             spec: None,
             avoid: standing.avoid,
+            went_for: standing.went_for,
             member: None,
             attempt: standing.attempt,
             preemptions: standing.preemptions,
@@ -344,6 +348,7 @@ impl LiveJob {
             cancel_requested_at: self.cancel_requested_at,
             not_before: self.not_before,
             avoid: self.avoid,
+            went_for: self.went_for,
             memory_bytes: self.memory_bytes,
             checkpoint: self.checkpoint,
             end: None,

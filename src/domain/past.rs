@@ -16,12 +16,13 @@ use crate::contract::worker::Task;
 const MOST_PLACEMENTS: usize = 20;
 
 /// `tasks` and `events` are all of the job's, oldest first; `left_queue` is what was kept when it left the queue without a
-/// place.
+/// place; `last_began` is of an array, when the last of its children began.
 pub fn explain(
     job: &Job,
     tasks: &[Task],
     events: &[Event],
     left_queue: Option<LastStanding>,
+    last_began: Option<Timestamp>,
 ) -> PastExplanation {
     // One placement of a gang is one event and several tasks, of one epoch.
     let said = |task: &Task| {
@@ -62,7 +63,7 @@ pub fn explain(
         placements,
         left_queue,
     };
-    past.summary = summary(job, &past);
+    past.summary = summary(job, &past, last_began);
     past
 }
 
@@ -110,14 +111,24 @@ fn waits(job: &Job, tasks: &[Task], events: &[Event]) -> Waits {
     Waits { before, in_all: Seconds::from_millis(millis) }
 }
 
-fn summary(job: &Job, past: &PastExplanation) -> String {
+/// `its first child began after 2 s, its last after 95 s`.
+fn children_began(job: &Job, last_began: Option<Timestamp>) -> String {
+    let after = |time: Timestamp| time.since(job.submitted_at).millis() / 1000;
+    let first = after(job.started_at.unwrap_or(job.submitted_at));
+    match last_began.map(after) {
+        Some(last) => format!("its first child began after {first} s, its last after {last} s"),
+        None => format!("its first child began after {first} s"),
+    }
+}
+
+fn summary(job: &Job, past: &PastExplanation, last_began: Option<Timestamp>) -> String {
     let waited = past.waited_s.millis() / 1000;
     let Some(last) = past.placements.last() else {
         let end = job.end.as_ref().map_or("ended", |end| end.reason.word());
         let began = job.started_at.is_some();
         return match &past.left_queue {
             Some(left) if !began => format!("never started ({end}), waited {waited} s: {}", left.summary),
-            _ if began => format!("its children began after {waited} s"),
+            _ if began => children_began(job, last_began),
             _ => match job.end.as_ref().and_then(|end| end.detail.as_deref()) {
                 Some(detail) => format!("never started ({end}): {detail}"),
                 None => format!("never started ({end}), waited {waited} s"),

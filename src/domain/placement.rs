@@ -30,6 +30,7 @@ mod queue;
 pub mod replay;
 mod reservations;
 pub mod shares;
+mod sizes;
 mod suggest;
 pub mod usage;
 mod waiting;
@@ -41,7 +42,6 @@ use serde::{Deserialize, Serialize};
 
 pub use explain::{NO_WORKER, Verdict, explain, never_fits, queue_reason, verdict};
 pub use explanation::wish;
-pub(super) use fit::Bytes;
 pub use fit::{GpuCensus, Lack};
 pub use gpus::{GpuKind, GpuUuid, PoolGpu, Unsuited};
 pub use input::Input;
@@ -54,6 +54,7 @@ pub use profiles::{PROFILES, vendor_of};
 pub use queue::{Queue, QueuedJob};
 pub use reservations::{Reservation, Reservations, ReservedPart};
 pub use shares::Shares;
+pub(super) use sizes::Bytes;
 pub use warmth::Luggage;
 
 use super::secrets::SecretRef;

@@ -29,6 +29,7 @@ const FRESH_CHILD: JobStanding = JobStanding {
     cancel_requested_at: None,
     not_before: None,
     avoid: None,
+    went_for: None,
     memory_bytes: None,
     checkpoint: None,
     end: None,

@@ -112,6 +112,8 @@ pub struct Attempts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avoid: Option<WorkerId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub went_for: Option<JobId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     #[serde(default)]
     pub preemptions: u32,
@@ -121,8 +123,8 @@ pub struct Attempts {
 
 impl Attempts {
     fn of(standing: &JobStanding) -> Option<String> {
-        let JobStanding { not_before, avoid, memory_bytes, preemptions, checkpoint, .. } = *standing;
-        let attempts = Self { not_before, avoid, memory_bytes, preemptions, checkpoint };
+        let JobStanding { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint, .. } = *standing;
+        let attempts = Self { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint };
         (attempts != Self::default()).then(|| json(&attempts))
     }
 }

@@ -26,7 +26,7 @@ use crate::domain::change::{
     JobStanding, OutboxEntry, OutboxId, StopCause, TaskRecord, TaskStanding, TokenRecord, UsedKey,
     WorkerRecord,
 };
-use crate::domain::dependency::{self, Wait};
+use crate::domain::dependency::{self, Wait, named};
 use crate::domain::verdict::{binary, left_out};
 
 fn corrupt(what: &'static str) -> StoreError {
@@ -100,7 +100,7 @@ pub struct JobStandingRow {
 impl JobStandingRow {
     pub fn read(self) -> Result<JobStanding, StoreError> {
         let attempts = self.attempts.map(|text| json(&text, "job_standings.attempts")).transpose()?;
-        let Attempts { not_before, avoid, memory_bytes, preemptions, checkpoint } =
+        let Attempts { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint } =
             attempts.unwrap_or_default();
         Ok(JobStanding {
             state: words::read_job_state(&self.state)?,
@@ -117,6 +117,7 @@ impl JobStandingRow {
             cancel_requested_at: time(self.cancel_requested_at),
             not_before,
             avoid,
+            went_for,
             memory_bytes,
             checkpoint,
             end: self.end_json.map(|text| json(&text, "job_standings.end_json").map(Box::new)).transpose()?,
@@ -137,10 +138,11 @@ pub struct JobResultsRow {
 /// What the next attempt of a queued job does differently; the scheduler's reason comes on top.
 fn next_attempt(standing: &JobStanding) -> Option<String> {
     let differs = standing.not_before.is_some() || standing.memory_bytes.is_some();
-    if standing.state != JobState::Queued || !differs {
+    if standing.state != JobState::Queued || !(differs || standing.went_for.is_some()) {
         return None;
     }
-    let mut said = format!("attempt {}", standing.attempt);
+    let mut said = standing.went_for.map_or_else(String::new, |by| format!("preempted by {}, ", named(by)));
+    said.push_str(&format!("attempt {}", standing.attempt));
     if let Some(time) = standing.not_before {
         said.push_str(&format!(", not before {time}"));
     }
@@ -197,6 +199,7 @@ pub fn read_job(
         ended_at: standing.ended_at,
         unreachable_since: standing.unreachable_since,
         cancel_requested_at: standing.cancel_requested_at,
+        preempted_by: standing.went_for.filter(|_| !standing.state.ended()),
         progress: beside.progress.map(|text| json(&text, "job_progress.progress")).transpose()?,
         end: standing.end.map(|end| *end),
         result: None,

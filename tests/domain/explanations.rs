@@ -209,13 +209,16 @@ fn a_quota_is_the_first_reason_and_more_workers_can_be_supposed() {
     let next = wish(JobId::from_u128(2), 0, "vision".into(), one.clone(), NOW);
     let explanation = placer.explain_wish(&next, NOW);
     assert_eq!(explanation.quota.as_deref(), Some("project vision may have 1 GPU, holds 1, needs 1"));
+    assert_eq!(explanation.quota_held_by.len(), 1, "and who has it");
+    assert_eq!(explanation.quota_held_by[0].job, Some(JobId::from_u128(1)));
     assert!(
         explanation.summary.starts_with("project vision may have 1 GPU, holds"),
         "{}",
         explanation.summary
     );
     let other = wish(JobId::from_u128(2), 0, "speech".into(), one, NOW);
-    assert_eq!(placer.explain_wish(&other, NOW).verdict, Verdict::NotNow);
+    let of_other = placer.explain_wish(&other, NOW);
+    assert_eq!((of_other.verdict, of_other.quota_held_by.len()), (Verdict::NotNow, 0));
     // As if the job that runs were gone.
     let without = placer.supposing(None, 1, Some(JobId::from_u128(1))).unwrap();
     for asked in [&next, &other] {

@@ -359,12 +359,19 @@ impl World {
                 let Some(live) = self.jobs.get(job) else { return };
                 let epoch = live.epoch() + u32::from(stale);
                 let before = (live.attempt(), live.state());
-                let changed = self.step(job, |job, ledger| job.preempt(ledger, epoch)).unwrap();
+                let changed =
+                    self.step(job, |job, ledger| job.preempt(ledger, epoch, JobId::from_u128(99))).unwrap();
                 let live = &self.jobs[job];
                 assert_eq!(live.attempt(), before.0, "a preemption by itself uses no attempt");
                 match before.1 {
-                    JobState::Scheduled if !stale => assert!(changed && live.state() == JobState::Queued),
-                    JobState::Running => assert_eq!(live.state(), JobState::Running, "it has its grace"),
+                    JobState::Scheduled if !stale => {
+                        assert!(changed && live.state() == JobState::Queued);
+                        assert_eq!(live.standing().went_for, Some(JobId::from_u128(99)), "it says for whom");
+                    }
+                    JobState::Running => {
+                        assert_eq!(live.state(), JobState::Running, "it has its grace");
+                        assert!(!changed || live.standing().went_for == Some(JobId::from_u128(99)));
+                    }
                     _ => assert!(!changed && live.state() == before.1),
                 }
             }

@@ -50,7 +50,7 @@ fn an_ended_gang_was_placed_once_with_the_gpus_of_each_rank() {
     let tasks: Vec<Task> = (0..3).map(|rank| task(1, rank, 10, 60, "completed")).collect();
     let told = json!({"epoch": 1, "waited_for": "1 worker: draining", "tasks": [{"gpus": ["GPU-0"]}]});
     let events = [event("job_queued", 0, json!({})), event("job_scheduled", 10, told)];
-    let past = past::explain(&job(60), &tasks, &events, None);
+    let past = past::explain(&job(60), &tasks, &events, None, None);
     assert_eq!((past.placed, past.waited_s), (1, Seconds::new(10)));
     assert_eq!(past.summary, "waited 10 s, last for: 1 worker: draining");
     let ranks: Vec<_> =
@@ -68,7 +68,7 @@ fn the_waits_before_every_place_are_counted_and_added_up() {
         event("job_queued", 40, json!({"cause": "retry"})),
         event("job_scheduled", 75, json!({"epoch": 2})),
     ];
-    let past = past::explain(&job(90), &tasks, &events, None);
+    let past = past::explain(&job(90), &tasks, &events, None, None);
     let waits: Vec<_> = past.placements.iter().map(|placement| placement.waited_s).collect();
     assert_eq!((waits, past.waited_s), (vec![Seconds::new(0), Seconds::new(35)], Seconds::new(35)));
     assert_eq!((past.placed, past.preemptions, past.placements[0].rank), (2, 1, None));
@@ -77,6 +77,22 @@ fn the_waits_before_every_place_are_counted_and_added_up() {
         "waited 35 s in all; placed 2 times, 1 of them ended for a job of a higher priority"
     );
     // It may end while it waits again.
-    let past = past::explain(&job(50), &tasks[..1], &events[..3], None);
+    let past = past::explain(&job(50), &tasks[..1], &events[..3], None, None);
     assert_eq!(past.waited_s, Seconds::new(10));
+}
+
+#[test]
+fn an_array_says_when_the_first_and_the_last_of_its_children_began() {
+    let array = |started_at: u32| -> Job {
+        with(
+            JOB,
+            json!({
+                "state": "succeeded", "submitted_at": at(10), "started_at": at(started_at), "ended_at": at(200),
+                "end": {"reason": "completed", "owner": "user", "exit_code": null, "signal": null, "detail": null},
+            }),
+        )
+    };
+    let last_began = serde_json::from_value(json!(at(105))).unwrap();
+    let past = past::explain(&array(12), &[], &[], None, Some(last_began));
+    assert_eq!(past.summary, "its first child began after 2 s, its last after 95 s");
 }

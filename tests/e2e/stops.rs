@@ -196,6 +196,37 @@ async fn heartbeats_keep_time_with_every_core_busy_and_outputs_on_their_way() {
     house.printed(&["down", "--yes"]);
 }
 
+/// A task that takes its time to leave says for whom it does, wherever it is looked at.
+#[actix_rt::test]
+async fn a_task_that_leaves_says_for_whom() {
+    let house = House::new();
+    std::fs::create_dir_all(house.home()).unwrap();
+    let config = "worker_cpus = 1\n[projects.spare]\npreemptible = true\n";
+    std::fs::write(house.home().join("config.toml"), config).unwrap();
+    let _daemon = house.daemon().await;
+    let mut spec = shell("trap '' TERM; echo up; while :; do sleep 0.1; done");
+    (spec["project"], spec["grace_s"]) = (json!("spare"), json!(600));
+    let yields = house.running(&spec).await;
+    let mut urgent = shell("true");
+    urgent["priority"] = json!(5);
+    let urgent = house.submit(&urgent).await.id;
+    eventually("it to be told to leave", async || {
+        let job: Job = house.client().get(&format!("/v1/jobs/{yields}")).await.unwrap();
+        (job.preempted_by == Some(urgent)).then_some(())
+    })
+    .await;
+    let leaves =
+        format!("leaves for job …{} (preempted)", &urgent.to_string()[urgent.to_string().len() - 6..]);
+    let given = yields.to_string();
+    for args in [vec!["ps"], vec!["show", &given]] {
+        assert!(house.printed(&args).contains(&leaves), "{args:?}");
+    }
+    let explained = house.run(&["explain", &yields.to_string()]);
+    assert!(String::from_utf8_lossy(&explained.stderr).contains(&leaves), "{explained:?}");
+    assert!(house.run(&["cancel", "--now", &yields.to_string()]).status.success());
+    assert_eq!(house.end(urgent).await.state, JobState::Succeeded);
+}
+
 #[actix_rt::test]
 async fn a_task_that_yields_is_stopped_for_a_higher_priority_and_runs_again_without_using_an_attempt() {
     let house = House::new();
@@ -215,7 +246,17 @@ async fn a_task_that_yields_is_stopped_for_a_higher_priority_and_runs_again_with
     assert_eq!(stopped.end.map(|end| end.reason), Some(EndReason::Preempted));
     assert!(house.log(yields).await.iter().any(|line| line.contains("preempted")), "it could read why");
     let waits: Job = house.client().get(&format!("/v1/jobs/{yields}")).await.unwrap();
-    assert_eq!((waits.state, waits.attempt), (JobState::Queued, 2), "{waits:?}");
+    assert_eq!(
+        (waits.state, waits.attempt, waits.preempted_by),
+        (JobState::Queued, 2, Some(urgent)),
+        "{waits:?}"
+    );
+    let reason = waits.queue_reason.unwrap();
+    let by =
+        format!("preempted by job …{}, attempt 2 · ", &urgent.to_string()[urgent.to_string().len() - 6..]);
+    assert!(reason.starts_with(&by) && reason.contains("needs 1 CPU"), "{reason}");
+    let shown = house.printed(&["show", &yields.to_string()]);
+    assert!(shown.contains(&by) && !shown.contains("worker  "), "it has no worker now: {shown}");
 
     // A restart in between forgets nothing of it.
     drop(daemon);
@@ -226,7 +267,7 @@ async fn a_task_that_yields_is_stopped_for_a_higher_priority_and_runs_again_with
     assert_eq!(house.end(urgent).await.state, JobState::Succeeded);
     eventually("the next attempt", async || {
         let job: Job = house.client().get(&format!("/v1/jobs/{yields}")).await.unwrap();
-        (job.state == JobState::Running && job.attempt == 2).then_some(())
+        (job.state == JobState::Running && job.attempt == 2 && job.preempted_by.is_none()).then_some(())
     })
     .await;
     assert!(house.run(&["cancel", "--now", &yields.to_string()]).status.success());

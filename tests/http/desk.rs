@@ -507,6 +507,7 @@ fn queued() -> JobStanding {
         cancel_requested_at: None,
         not_before: None,
         avoid: None,
+        went_for: None,
         memory_bytes: None,
         checkpoint: None,
         end: None,

@@ -56,6 +56,7 @@ pub fn standing(state: JobState, event_seq: u64) -> JobStanding {
         cancel_requested_at: None,
         not_before: None,
         avoid: None,
+        went_for: None,
         memory_bytes: None,
         checkpoint: None,
         end: None,

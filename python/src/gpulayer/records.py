@@ -93,6 +93,7 @@ class JobRecord:
     ended_at: Optional[datetime] = None
     unreachable_since: Optional[datetime] = None
     cancel_requested_at: Optional[datetime] = None
+    preempted_by: Optional[str] = None
     progress: Any = None
     end: Optional[End] = None
     result: Any = None

@@ -191,7 +191,7 @@ impl Handler<PlacementProposed> for JobSupervisor {
         }
         for Preemption { place, by } in proposed.preemptions {
             if let Some(job) = self.jobs.get_mut(&place.job_id)
-                && job.preempt(&mut ledger, place.epoch)
+                && job.preempt(&mut ledger, place.epoch, by)
             {
                 ledger.went_for(place.job_id, by);
                 touched.push(place.job_id);

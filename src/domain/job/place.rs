@@ -84,6 +84,7 @@ impl LiveJob {
         self.phase = None;
         self.scheduled_at = Some(ledger.now);
         self.not_before = None;
+        self.went_for = None;
         self.spec = None;
         let spec = with_memory(spec, self.memory_bytes);
         let mut data = json!({"worker": self.worker, "attempt": self.attempt, "epoch": self.epoch});

@@ -6,7 +6,7 @@ use super::tasks::TaskEnd;
 use super::{LiveJob, Stage, Stands, Stop};
 use crate::contract::end::{End, EndReason};
 use crate::contract::event::EventType;
-use crate::contract::ids::{Epoch, TaskId, WorkerId};
+use crate::contract::ids::{Epoch, JobId, TaskId, WorkerId};
 use crate::contract::job::JobState;
 use crate::domain::change::StopCause;
 use crate::domain::dependency;
@@ -111,18 +111,23 @@ impl LiveJob {
     /// A job of a higher priority takes the place of this placement. One that has not started goes back to the queue at
     /// once; a started one is stopped with its grace, and queued again when its tree is gone. Says whether anything
     /// changed.
-    pub fn preempt(&mut self, ledger: &mut Ledger, epoch: Epoch) -> bool {
+    pub fn preempt(&mut self, ledger: &mut Ledger, epoch: Epoch, by: JobId) -> bool {
         match self.state() {
             _ if epoch != self.epoch => false,
             JobState::Scheduled => {
+                self.went_for = Some(by);
                 self.withdraw(ledger);
                 true
             }
             JobState::Running => {
+                let before = self.went_for.replace(by);
                 let asked = self.ask_to_stop(ledger, StopCause::Preempt, false, None);
                 for placed in self.placed().filter(|_| asked) {
                     let ends_by = ledger.now.plus(placed.spec.grace_s);
                     ledger.tell(Notice::Bounded(placed.worker, self.place_key(), ends_by));
+                }
+                if !asked {
+                    self.went_for = before;
                 }
                 asked
             }

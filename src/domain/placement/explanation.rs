@@ -9,7 +9,7 @@ use super::fit::Wants;
 use super::outlook;
 use super::reservations::{Applicant, Way};
 use super::suggest::{self, Change, Room};
-use super::waiting::waiting_for;
+use super::waiting::{quota_holders, waiting_for};
 use super::{Input, Luggage, Placer, PoolWorker, QueuedJob, Shape};
 use crate::contract::explain::{Explanation, ReservedFor, Suggestion, Verdict, WorkersAnswer};
 use crate::contract::ids::{JobId, WorkerId};
@@ -66,6 +66,7 @@ impl Placer {
             summary: self.summary(job, &workers),
             held: None,
             quota: self.quota_lack(&job.project, &job.shape).map(|lack| lack.to_string()),
+            quota_held_by: quota_holders(job, self, now),
             reservation,
             waiting_for: waiting_for(job, &self.applicant_of(job, now), self, now),
             nodes: job.shape.nodes.filter(|nodes| *nodes > 1),

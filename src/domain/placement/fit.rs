@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::gpus::{self, PoolGpu, Unsuited};
+use super::sizes::Bytes;
 use super::{Amount, Pool, PoolWorker, Shape, frameworks};
 use crate::contract::gpu::{GpuStanding, GpuVendor};
 use crate::contract::quantity::Cpus;
@@ -474,38 +475,6 @@ impl fmt::Display for Cores {
     }
 }
 
-/// Binary units with one decimal, in integers; rounded to the nearest.
-pub(in crate::domain) struct Bytes(pub(in crate::domain) u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        for (shift, unit) in UNITS {
-            if self.0 >> shift > 0 {
-                let tenths = ((u128::from(self.0) * 10) + (1u128 << (shift - 1))) >> shift;
-                return match tenths % 10 {
-                    0 => write!(f, "{} {unit}", tenths / 10),
-                    tenth => write!(f, "{}.{tenth} {unit}", tenths / 10),
-                };
-            }
-        }
-        write!(f, "{} B", self.0)
-    }
-}
-
-/// The same, rounded down: whoever types what is read asks for no more than that.
-pub(super) struct AtMost(pub(super) u64);
-
-impl fmt::Display for AtMost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = [40, 30, 20, 10].into_iter().find(|shift| self.0 >> shift > 0).unwrap_or(0);
-        let tenths = (u128::from(self.0) * 10) >> unit;
-        // Just as much as is shown, so that nothing is left to round.
-        let shown = (tenths << unit).div_ceil(10);
-        Bytes(u64::try_from(shown).unwrap_or(self.0)).fmt(f)
-    }
-}
-
 /// `2 GPUs with ≥ 40 GiB`.
 struct Gpus<'a>(&'a GpuRequest);
 
@@ -593,16 +562,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_like_people_write_them() {
-        for (bytes, text) in
-            [(512, "512 B"), (1 << 30, "1 GiB"), (1_610_612_736, "1.5 GiB"), (80_000_000_000, "74.5 GiB")]
-        {
-            assert_eq!(Bytes(bytes).to_string(), text);
-        }
-        for (bytes, text) in [(85_520_809_984, "79.6 GiB"), (85_580_000_000, "79.7 GiB"), (1023, "1023 B")] {
-            assert_eq!(AtMost(bytes).to_string(), text);
-        }
-        assert_eq!(AtMost((1 << 40) - 1).to_string(), "1023.9 GiB");
+    fn cores_read_like_people_write_them() {
         assert_eq!(Cores(250).to_string(), "0.25 CPU");
         assert_eq!(Cores(8000).to_string(), "8 CPUs");
     }

@@ -298,6 +298,11 @@ impl Pool {
         self.holdings.range((id, first)..=(id, last)).map(|((_, place), holding)| (*place, holding))
     }
 
+    /// What all tasks hold.
+    pub(super) fn all_holdings(&self) -> impl Iterator<Item = (Place, &Holding)> {
+        self.holdings.iter().map(|((_, place), holding)| (*place, holding))
+    }
+
     /// What a task holds on a worker.
     pub(super) fn holding(&self, id: WorkerId, place: Place) -> Option<&Holding> {
         self.holdings.get(&(id, place))

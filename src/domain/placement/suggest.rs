@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::fit::{AtMost, Bytes, Cores, Wants};
+use super::fit::{Cores, Wants};
+use super::sizes::{AtMost, Bytes};
 use super::{Amount, Pool, PoolWorker, Shape};
 use crate::contract::explain::Suggestion;
 use crate::contract::quantity::Cpus;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use super::fit::{Bytes, Cores, Wants};
+use super::fit::{Cores, Wants};
 use super::gpus::{GpuUuid, PoolGpu};
 use super::pool::{Holding, Place};
 use super::reservations::{Applicant, Way};
-use super::{Placer, Pool, PoolWorker, QueuedJob};
+use super::sizes::Bytes;
+use super::{Placer, Pool, PoolWorker, QueuedJob, QuotaLack};
 use crate::contract::explain::{Holder, ReservedFor, WaitingFor};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
@@ -100,6 +101,27 @@ fn told(what: String, workers: &[WorkerId], holders: &Holders, pool: &Pool, now:
         preempted: false,
         reserved_for: None,
     }
+}
+
+/// Who holds what keeps a project from having more; none when nothing does, or no end would help.
+pub(super) fn quota_holders(job: &QueuedJob, placer: &Placer, now: Timestamp) -> Vec<Holder> {
+    let lack = placer.quota_lack(&job.project, &job.shape).filter(|lack| !lack.forever());
+    let Some(lack) = lack else { return Vec::new() };
+    let of_gpus = matches!(lack, QuotaLack::Gpus { .. });
+    let holders: Holders = placer
+        .pool
+        .all_holdings()
+        .filter(|(_, held)| held.project == job.project && !(of_gpus && held.grant.gpus.is_empty()))
+        .map(|(place, held)| (held.ends_by.is_none(), held.ends_by, place))
+        .collect();
+    let first = holders.into_iter().take(NAMED);
+    first
+        .map(|(_, ends_by, place)| Holder {
+            job: Some(place.job_id),
+            submitted_by: None,
+            up_to_s: ends_by.map(|ends_by| ends_by.since(now)),
+        })
+        .collect()
 }
 
 /// The tasks that were told to go where this job has its reservation, with its workers; `None` when there are none, or

@@ -13,6 +13,7 @@ use crate::contract::problem::Fault;
 use crate::contract::spec::JobSpec;
 use crate::domain;
 use crate::domain::credentials::JobAct;
+use crate::domain::dependency::named;
 use crate::domain::placement::{QueuedJob, Shape, wish};
 use crate::domain::spec;
 use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
@@ -62,7 +63,12 @@ pub async fn job(
         return Ok(HttpResponse::Ok().json(past(&state, &job)?));
     }
     if job.state != JobState::Queued {
-        let why = format!("job {id} does not wait for a worker: it is {}", job.state.word());
+        let leaves = job.preempted_by.map(|by| format!(", and leaves for {} (preempted)", named(by)));
+        let why = format!(
+            "job {id} does not wait for a worker: it is {}{}",
+            job.state.word(),
+            leaves.unwrap_or_default()
+        );
         return Err(Refusal::new(ErrorCode::NotWaiting, why));
     }
     let wish = QueuedJob { submitted_at: job.submitted_at, ..wished(id, &spec) };
@@ -108,7 +114,7 @@ fn show_to(client: &Client, state: &EdgeState, explanation: &mut Explanation) {
         reserved_for.job = reserved_for.job.filter(seen);
     }
     let holders = explanation.waiting_for.iter_mut().flat_map(|waiting| &mut waiting.held_by);
-    for holder in holders {
+    for holder in holders.chain(&mut explanation.quota_held_by) {
         let owned = holder.job.and_then(|id| state.owned(client, JobAct::See, id).ok());
         holder.job = holder.job.filter(|_| owned.is_some());
         holder.submitted_by = owned.map(|owned| owned.submitted_by);
@@ -125,7 +131,9 @@ fn past(state: &EdgeState, job: &Job) -> Result<PastExplanation, Refusal> {
     let (tasks, events) = (reads.tasks(job.id)?, reads.events(job.id, 0, MOST_EVENTS)?);
     // What another version has written is left out.
     let left_queue = reads.explanation(job.id)?.and_then(|text| serde_json::from_str(&text).ok());
-    Ok(domain::past::explain(job, &tasks, &events, left_queue.filter(|_| tasks.is_empty())))
+    let left_queue = left_queue.filter(|_| tasks.is_empty());
+    let last_began = if job.progress.is_some() { reads.last_child_began(job.id)? } else { None };
+    Ok(domain::past::explain(job, &tasks, &events, left_queue, last_began))
 }
 
 /// Where a spec would run, without submitting it.

@@ -110,6 +110,18 @@ impl Reads {
         Ok(None)
     }
 
+    /// When the last child began that ever did; `None` = none has, or it is no array.
+    pub fn last_child_began(&self, parent: JobId) -> Result<Option<Timestamp>, StoreError> {
+        let newest: Option<i64> = self.pool.query("when the last child of an array began", |connection| {
+            let Some((first, last)) = range(connection, parent)? else { return Ok(None) };
+            job_standings::table
+                .filter(job_standings::job_id.between(first, last))
+                .select(diesel::dsl::max(job_standings::started_at))
+                .first(connection)
+        })?;
+        Ok(newest.map(Timestamp::from_micros))
+    }
+
     /// The indices of the children that ended and did not succeed, ascending.
     pub fn failed_indices(&self, parent: JobId) -> Result<Vec<u64>, StoreError> {
         let words = [JobState::Failed, JobState::TimedOut, JobState::Cancelled].map(JobState::word);
