@@ -30,6 +30,7 @@ mod socket_file;
 pub mod state;
 mod submission;
 mod tcp;
+mod vain;
 
 use actix_web::web;
 

@@ -1,6 +1,8 @@
 //! A job that no worker could ever take: refused to who prefers that, else queued with a warning.
 
 use gpulayer::contract::explain::Suggestion;
+use gpulayer::contract::ids::JobId;
+use gpulayer::contract::job::JobState;
 use gpulayer::domain::placement::{Never, Outlook};
 use serde_json::json;
 
@@ -78,4 +80,29 @@ fn what_a_project_may_never_have_is_refused_as_that() {
         assert_eq!((&fault["code"], &fault["pointer"]), (&json!("beyond_quota"), &json!(at)));
         assert_eq!(fault["detail"], said);
     }
+}
+
+/// What it waits for has ended otherwise than it needs, so it would end at once.
+#[test]
+fn a_job_that_waits_in_vain_is_refused_to_whom_prefers_it_and_warned_about_else() {
+    let stand = Stand::start();
+    let (cancelled, succeeded) = (stand.submit(), stand.submit());
+    stand.shared.moved(cancelled, JobState::Cancelled);
+    stand.shared.moved(succeeded, JobState::Succeeded);
+    let after = |job: JobId, when: &str| json!({"workload": {"command": {"argv": ["true"]}}, "depends_on": [{"job": job, "when": when}]});
+    let post = |path: &str| stand.tcp("POST", path).token(CLIENT);
+    let vain = after(cancelled, "succeeded");
+    let refused = post("/v1/jobs").header("Prefer", "impossible=refuse").json(&vain).send().ok(422);
+    assert_eq!(refused.pointers(), ["/depends_on/0/job"]);
+    let problem = refused.json();
+    assert_eq!(problem["errors"][0]["code"], "dependency_failed");
+    assert!(problem["detail"].as_str().unwrap().contains("to succeed, but it ended cancelled"), "{problem}");
+    let warned = post("/v1/jobs").json(&vain).send().ok(201).json();
+    assert_eq!(warned["warnings"][0]["pointer"], "/depends_on/0/job");
+    let detail = warned["warnings"][0]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("it will end at once as `dependency_failed`"), "{detail}");
+    let batch = json!({"jobs": [after(succeeded, "succeeded"), after(cancelled, "ended"), vain]});
+    let warned = post("/v1/jobs/batch").json(&batch).send().ok(201).json();
+    let pointers: Vec<_> = warned["warnings"].as_array().unwrap().iter().map(|one| &one["pointer"]).collect();
+    assert_eq!(pointers, ["/jobs/2/depends_on/0/job"]);
 }

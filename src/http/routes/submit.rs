@@ -24,6 +24,7 @@ use crate::http::references::Earlier;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::http::submission::{Unreadable, as_submitted, read_job, resubmitted, rewound, with_project};
+use crate::http::vain;
 
 /// Jobs of a batch at most.
 pub const BATCH_JOBS: usize = 10_000;
@@ -62,6 +63,12 @@ pub async fn one(
     }
     for (job, outlook) in jobs.iter_mut().zip(&outlooks) {
         job.record.warnings.extend(outlook::warnings(outlook, ""));
+    }
+    if let Some(vain) = vain::of(&state, &jobs)?.pop().flatten() {
+        if body::prefers(&request, REFUSE_IMPOSSIBLE) {
+            return first_job(&state, &state.repeated_or(key.as_ref(), vain.refusal())?, again);
+        }
+        jobs.iter_mut().for_each(|job| job.record.warnings.push(vain.warning("")));
     }
     let Some(job) = jobs.pop() else { return Err(Refusal::stopping()) };
     let id = job.record.id;
@@ -174,6 +181,11 @@ pub async fn batch(
     for (index, outlook) in outlook::of(&state, &jobs).await?.iter().enumerate() {
         let of_it = outlook::warnings(outlook, &format!("/jobs/{index}"));
         jobs[index].record.warnings.extend(of_it.iter().cloned());
+        warnings.extend(of_it);
+    }
+    for (index, vain) in vain::of(&state, &jobs)?.into_iter().enumerate() {
+        let of_it = vain.map(|vain| vain.warning(&format!("/jobs/{index}")));
+        jobs[index].record.warnings.extend(of_it.clone());
         warnings.extend(of_it);
     }
     let ids = jobs.iter().map(|job| job.record.id).collect();
