@@ -123,12 +123,15 @@ fn dispatch(cli: Cli, run_daemon: RunDaemon, start_log: StartLog) -> Result<Exit
         screen::print(String::from_utf8_lossy(&script).trim_end())?;
         return Ok(ExitStatus::SUCCESS);
     }
-    let context =
-        Context { settings: Settings::load()?, server_flag: cli.global.server, json: cli.global.json };
+    let settings = match &cli.command {
+        Command::Server(ServerCommand::Start(_)) => Settings::load()?,
+        _ => Settings::load_to_ask()?,
+    };
+    let context = Context { settings, server_flag: cli.global.server, json: cli.global.json };
     match &cli.command {
         Command::Server(ServerCommand::Start(args)) => return daemon::start(&context, args, run_daemon),
         Command::Server(ServerCommand::Init(args)) => return server_init::run(&context, args),
-        Command::Replay(args) => return replay::run(&context, args),
+        Command::Replay(args) if args.job.is_none() => return replay::run(&context, args),
         _ => {}
     }
     // A worker has threads and runtimes of its own.
@@ -186,6 +189,7 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Ps(args) => jobs::ps(context, args).await,
         Command::Show(args) => show::run(context, args).await,
         Command::Explain(args) => explain::run(context, args).await,
+        Command::Replay(args) => replay::of_job(context, args).await,
         Command::Logs(args) => logs::logs(context, args).await,
         Command::Events(args) => logs::events(context, args).await,
         Command::Fetch(args) => fetch::run(context, args).await,
@@ -202,9 +206,7 @@ async fn command(context: &Context, command: &Command) -> Result<ExitStatus, Cli
         Command::Resources(ResourcesCommand::Detect(args)) => resources::detect(context, args).await,
         Command::Whoami => whoami(context).await,
         // Handled before there was a runtime.
-        Command::Join(_) | Command::Server(_) | Command::Replay(_) | Command::Completions { .. } => {
-            Ok(ExitStatus::USAGE)
-        }
+        Command::Join(_) | Command::Server(_) | Command::Completions { .. } => Ok(ExitStatus::USAGE),
     }
 }
 

@@ -120,10 +120,31 @@ pub enum ServerCertificate {
     },
 }
 
+/// Whether a daemon with this home folder would take its projects: it is asked before one is started in the background,
+/// so that whoever starts it is told what is wrong there.
+pub fn check_projects(places: &Places) -> Result<(), ConfigError> {
+    let path = places.home.join("config.toml");
+    projects::read(&path, &table::read_file(&path)?).map(drop)
+}
+
 impl Settings {
     /// Reads the environment of this process and `config.toml`.
     pub fn load() -> Result<Self, ConfigError> {
         Self::load_from(&|name| std::env::var_os(name))
+    }
+
+    /// The same for a command that only speaks with a server: what the owner decided about projects is the daemon's to
+    /// read, and a fault there keeps nobody from asking or stopping it.
+    pub fn load_to_ask() -> Result<Self, ConfigError> {
+        Self::load_to_ask_from(&|name| std::env::var_os(name))
+    }
+
+    /// As [`Settings::load_to_ask`] with the environment given.
+    pub fn load_to_ask_from(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Result<Self, ConfigError> {
+        let places = Places::resolve(env)?;
+        let mut file = table::read_file(&places.home.join("config.toml"))?;
+        file.remove(projects::TABLE);
+        table::settle(places, env, &file)
     }
 
     /// As [`Settings::load`] with the environment given.
@@ -169,6 +190,22 @@ mod tests {
         assert_eq!((filed.port, filed.lease_ttl_s), (9000, Seconds::from_millis(1500)));
         let both = load(home.path(), &[("GPULAYER_PORT", "9001")]).unwrap();
         assert_eq!((both.port, both.lease_ttl_s), (9001, Seconds::from_millis(1500)));
+    }
+
+    #[test]
+    fn a_fault_among_the_projects_is_the_daemons_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("config.toml");
+        std::fs::write(&file, "port = 9000\n[projects.vision]\nshares = 2\n").unwrap();
+        let fault = load(home.path(), &[]).unwrap_err().to_string();
+        assert!(fault.contains("projects.vision.shares"), "{fault}");
+        let places = Places { home: home.path().to_owned(), state: home.path().join("state") };
+        assert_eq!(check_projects(&places).unwrap_err().to_string(), fault);
+        let at_home = |name: &str| (name == "GPULAYER_HOME").then(|| home.path().as_os_str().to_owned());
+        let asks = Settings::load_to_ask_from(&at_home).unwrap();
+        assert_eq!((asks.port, asks.placement.projects.len()), (9000, 0), "the rest is read");
+        std::fs::write(&file, "prot = 9000\n").unwrap();
+        assert!(Settings::load_to_ask_from(&at_home).is_err(), "other faults are told as ever");
     }
 
     #[test]

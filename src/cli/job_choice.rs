@@ -1,4 +1,5 @@
-//! Which jobs are meant: an id, its beginning, its tail, a name, `@last`, or all with a label.
+//! Which jobs are meant: an id, its beginning, its tail, a name, `@last`, a child of an array (`sweep[5]`), or all with a
+//! label.
 
 use super::args::Jobs;
 use super::error::CliError;
@@ -40,6 +41,11 @@ async fn chosen(client: &Client, given: &str, namesake: Namesake) -> Result<JobI
     if text.is_empty() {
         return Err(CliError::NoJobNamed);
     }
+    if let Some((array, index)) = child_of(text)
+        && let Some(id) = Box::pin(child(client, array, index)).await?
+    {
+        return Ok(id);
+    }
     let path = format!("/v1/jobs?match={}&limit={SHOWN_CANDIDATES}", encoded(text));
     let page: Page<Job> = client.get(&path).await?;
     let is_named = |job: &Job| job.name.as_deref() == Some(text);
@@ -56,6 +62,33 @@ async fn chosen(client: &Client, given: &str, namesake: Namesake) -> Result<JobI
             Err(CliError::AmbiguousJob { given: given.to_owned(), candidates: shown.join(", ") })
         }
     }
+}
+
+/// `sweep[5]`, as tables show a child of an array.
+fn child_of(text: &str) -> Option<(&str, u64)> {
+    let (array, index) = text.strip_suffix(']')?.rsplit_once('[')?;
+    Some((array, index.parse().ok()?)).filter(|(array, _)| !array.is_empty())
+}
+
+/// The child of this index of the array that is meant; `None` when there is none, and it may be a name.
+async fn child(client: &Client, array: &str, index: u64) -> Result<Option<JobId>, CliError> {
+    let parent = match chosen(client, array, Namesake::Newest).await {
+        Err(CliError::NoSuchJob { .. }) => return Ok(None),
+        parent => parent?,
+    };
+    let path = format!("/v1/jobs?parent={parent}");
+    // The newest comes first, and ids count on from child to child, where none of the indices is left out.
+    let last: Page<Job> = client.get(&format!("{path}&limit=1")).await?;
+    let Some(last) = last.items.first() else { return Ok(None) };
+    let back = last.array_index.unwrap_or_default().checked_sub(index);
+    if let Some(guess) = back.and_then(|back| last.id.as_u128().checked_sub(back.into()))
+        && let Ok(job) = client.get::<Job>(&format!("/v1/jobs/{}", JobId::from_u128(guess))).await
+        && (job.parent, job.array_index) == (Some(parent), Some(index))
+    {
+        return Ok(Some(job.id));
+    }
+    let children = all(client, &format!("&parent={parent}"), usize::MAX).await?;
+    Ok(children.into_iter().find(|job| job.array_index == Some(index)).map(|job| job.id))
 }
 
 /// The newest job of this name that has not ended. Says so when there are others.
@@ -108,6 +141,20 @@ pub(super) async fn all(client: &Client, filter: &str, most: usize) -> Result<Ve
         match page.next_cursor {
             Some(next) if jobs.len() < most => cursor = format!("&cursor={}", encoded(&next)),
             _ => return Ok(jobs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_named_as_tables_show_it() {
+        assert_eq!(child_of("garr[5]"), Some(("garr", 5)));
+        assert_eq!(child_of("@last[0]"), Some(("@last", 0)));
+        for text in ["garr", "garr[x]", "[5]", "garr[5", "garr[-1]"] {
+            assert_eq!(child_of(text), None, "{text}");
         }
     }
 }

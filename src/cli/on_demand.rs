@@ -17,7 +17,7 @@ use super::standing::Standing;
 use crate::client::Revive;
 use crate::clock;
 use crate::config::readiness::{self, Announced};
-use crate::config::{ConfigError, Places};
+use crate::config::{ConfigError, Places, check_projects};
 use crate::process::detached;
 
 /// For how long a daemon that does not answer may hold the state folder: it is about to leave, or it puts back a
@@ -215,6 +215,7 @@ impl OwnDaemon {
 
     /// Starts a daemon in the background, where none is, and waits until it answers; its TCP address.
     pub(super) fn spawn(&self, arguments: &[&str]) -> Result<Option<SocketAddr>, StartError> {
+        check_projects(&self.places)?;
         let log = self.places.daemon_log();
         let fault = |operation, source| StartError::File { operation, path: log.clone(), source };
         let output = OpenOptions::new()

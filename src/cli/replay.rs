@@ -62,24 +62,7 @@ enum End {
 
 /// `gpulayer replay`.
 pub(super) fn run(context: &Context, args: &ReplayArgs) -> Result<ExitStatus, CliError> {
-    let folder = context.settings.places.state.join(FOLDER);
-    let mut chosen = match &args.segment {
-        Some(path) => {
-            // What is not there is not damaged.
-            path.metadata().map_err(|source| RecordError::File { path: path.clone(), source })?;
-            vec![path.clone()]
-        }
-        None => segments(&folder).map_err(|source| RecordError::File { path: folder.clone(), source })?,
-    };
-    if args.last || args.pass.is_some() {
-        chosen.drain(..chosen.len().saturating_sub(1));
-    }
-    if chosen.is_empty() {
-        return Err(CliError::NothingRecorded { folder });
-    }
-    if let Some(given) = &args.job {
-        return of_job::show(context, &chosen, given);
-    }
+    let chosen = chosen(context, args)?;
     if let (Some(number), Some(path)) = (args.pass, chosen.first()) {
         return show_pass(context, path, number);
     }
@@ -100,6 +83,31 @@ pub(super) fn run(context: &Context, args: &ReplayArgs) -> Result<ExitStatus, Cl
     }
     output.flush()?;
     Ok(status)
+}
+
+/// `gpulayer replay --job`.
+pub(super) async fn of_job(context: &Context, args: &ReplayArgs) -> Result<ExitStatus, CliError> {
+    of_job::show(context, &chosen(context, args)?, args.job.as_deref().unwrap_or_default()).await
+}
+
+/// The segments that are meant.
+fn chosen(context: &Context, args: &ReplayArgs) -> Result<Vec<PathBuf>, CliError> {
+    let folder = context.settings.places.state.join(FOLDER);
+    let mut chosen = match &args.segment {
+        Some(path) => {
+            // What is not there is not damaged.
+            path.metadata().map_err(|source| RecordError::File { path: path.clone(), source })?;
+            vec![path.clone()]
+        }
+        None => segments(&folder).map_err(|source| RecordError::File { path: folder.clone(), source })?,
+    };
+    if args.last || args.pass.is_some() {
+        chosen.drain(..chosen.len().saturating_sub(1));
+    }
+    if chosen.is_empty() {
+        return Err(CliError::NothingRecorded { folder });
+    }
+    Ok(chosen)
 }
 
 fn replay(path: &Path) -> Outcome {

@@ -102,3 +102,57 @@ async fn who_ran_says_where_and_what_it_had_waited_for() {
     let said = String::from_utf8(house.run(&["explain", &waits.id.to_string()]).stdout).unwrap();
     assert!(said.contains("last for: ") && said.contains(", attempt 1, completed"), "{said}");
 }
+
+fn said(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[actix_rt::test]
+async fn who_waits_for_others_or_its_turn_is_explained_and_waiting_in_vain_is_told_at_once() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let mut array = shell("sleep 600");
+    (array["name"], array["array"]) = (json!("garr"), json!({"count": 6, "max_running": 1}));
+    let array = house.submit(&array).await;
+    // By the name that tables show; it waits its turn.
+    eventually("the first child to run", async || {
+        let job: Job = house.client().get(&format!("/v1/jobs/{}", array.id)).await.unwrap();
+        (job.state == JobState::Running).then_some(())
+    })
+    .await;
+    let explained = house.run(&["explain", "garr[5]"]);
+    assert!(explained.status.success(), "{explained:?}");
+    assert!(said(&explained).contains("at most 1 of its array run at once"), "{}", said(&explained));
+    let whole = house.run(&["--json", "explain", "garr[5]"]);
+    let whole: Value = serde_json::from_slice(&whole.stdout).unwrap();
+    assert_eq!(whole["suggestions"], json!([]), "{whole}");
+    let submitted = house.run(&["submit", "--after", &array.id.to_string(), "--name", "then", "--", "true"]);
+    assert!(submitted.status.success(), "{submitted:?}");
+    let explained = house.run(&["explain", "then"]);
+    assert!(explained.status.success(), "{explained:?}");
+    assert!(said(&explained).contains("does not wait for a worker yet"), "{}", said(&explained));
+    assert!(said(&explained).contains("(garr) to succeed"), "{}", said(&explained));
+
+    let failed = house.submit(&argv(&["false"])).await.id;
+    assert_eq!(house.end(failed).await.state, JobState::Failed);
+    let failed = failed.to_string();
+    let refused = house.run(&["run", "--after", &failed, "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(said(&refused).contains("to succeed, but it ended failed"), "{refused:?}");
+    let warned = house.run(&["submit", "--after", &failed, "--", "true"]);
+    assert!(warned.status.success() && said(&warned).contains("dependency_failed"), "{warned:?}");
+
+    let supposed = house.run(&["explain", "then", "--without", "garr"]);
+    assert_eq!(supposed.status.code(), Some(2));
+    assert!(said(&supposed).contains("--spec FILE"), "{supposed:?}");
+    let named = house.run(&["replay", "--job", "garr[0]"]);
+    assert!(named.status.success() && said(&named).contains("placed on "), "{named:?}");
+    // A fault among the projects is the next daemon's, and keeps nobody from this one.
+    std::fs::write(house.home().join("config.toml"), "[projects.x]\nshares = 2\n").unwrap();
+    for args in [vec!["ps"], vec!["down", "--yes"]] {
+        let output = house.run(&args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+    let again = house.run(&["up"]);
+    assert!(!again.status.success() && said(&again).contains("projects.x.shares"), "{again:?}");
+}

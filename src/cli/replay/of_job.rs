@@ -7,7 +7,9 @@ use serde::Serialize;
 use super::super::Context;
 use super::super::error::CliError;
 use super::super::exit_status::ExitStatus;
+use super::super::job_choice;
 use super::super::screen::{Output, say};
+use super::super::server_choice::OnDemand;
 use super::super::shown::{harmless, moment, tail};
 use super::{other_rules, start};
 use crate::contract::ids::JobId;
@@ -41,7 +43,26 @@ enum Did {
     MadeRoomBy(JobId),
 }
 
-pub(super) fn show(context: &Context, segments: &[PathBuf], given: &str) -> Result<ExitStatus, CliError> {
+pub(super) async fn show(
+    context: &Context,
+    segments: &[PathBuf],
+    given: &str,
+) -> Result<ExitStatus, CliError> {
+    if print(context, segments, given)? {
+        return Ok(ExitStatus::SUCCESS);
+    }
+    // The record knows ids alone: what else names a job the server knows, if one is there.
+    let unknown = || CliError::NoPassOfJob { given: given.to_owned() };
+    let client = context.server(OnDemand::Leave).map_err(|_| unknown())?.client;
+    let id = job_choice::one(&client, given).await.map_err(|error| match error {
+        ambiguous @ CliError::AmbiguousJob { .. } => ambiguous,
+        _ => unknown(),
+    })?;
+    if print(context, segments, &id.to_string())? { Ok(ExitStatus::SUCCESS) } else { Err(unknown()) }
+}
+
+/// Whether there was anything to print.
+fn print(context: &Context, segments: &[PathBuf], given: &str) -> Result<bool, CliError> {
     let mut output = Output::new();
     let mut found = false;
     for path in segments {
@@ -51,10 +72,7 @@ pub(super) fn show(context: &Context, segments: &[PathBuf], given: &str) -> Resu
         }
     }
     output.flush()?;
-    if !found {
-        return Err(CliError::NoPassOfJob { given: given.to_owned() });
-    }
-    Ok(ExitStatus::SUCCESS)
+    Ok(found)
 }
 
 fn steps(path: &Path, given: &str) -> Result<Vec<Step>, RecordError> {
