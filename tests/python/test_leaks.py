@@ -3,17 +3,20 @@ every socket, task and coroutine that was forgotten."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import gpulayer as gl
 import pytest
-from conftest import SOURCES
+from conftest import SOURCES, until
+from gpulayer import background
 
 BEGIN = """
 import asyncio, gc, os, sys, threading, time
@@ -214,7 +217,7 @@ def test_an_interrupt_ends_the_reading_of_a_large_file(endless: gl.Job, tmp_path
         while not is_read():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
-    threading.Thread(target=interrupt).start()
+    threading.Thread(target=interrupt, daemon=True).start()
     client.put({str(tmp_path / "huge")!r})
     """
     (tmp_path / "one").touch()
@@ -276,3 +279,40 @@ def test_jobs_go_through_process_pools(endless: gl.Job, way: str) -> None:
             print(other == job, other.state, other.client is client)
     """
     assert ended(endless, script) == "True running True\n" * 3
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_in_the_moment_of_sending_ends_the_work(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = asyncio.BaseEventLoop.call_soon_threadsafe
+    interrupted: list[bool] = []
+    begun, ended = threading.Event(), threading.Event()
+
+    def call_soon(loop: Any, callback: Any, *words: Any, **more: Any) -> Any:
+        is_first = getattr(callback, "__name__", "") == "_begin" and not interrupted
+        if is_first:
+            interrupted.append(True)
+            if moment == "before":
+                raise KeyboardInterrupt
+        found = told(loop, callback, *words, **more)
+        if is_first:
+            begun.wait()
+            raise KeyboardInterrupt
+        return found
+
+    async def endless() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def quick() -> str:
+        return "on"
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", call_soon)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        background.run(endless())
+    assert ended.wait(60) if moment == "after" else not begun.is_set()
+    assert background.run(quick()) == "on"
+    until(lambda: threading.active_count() == before)

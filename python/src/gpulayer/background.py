@@ -15,7 +15,7 @@ import math
 import os
 import threading
 from concurrent.futures import Future
-from typing import Any, Callable, Coroutine, Optional, TypeVar
+from typing import Any, Callable, Coroutine, Generic, Optional, TypeVar
 
 from .errors import GPUlayerError
 
@@ -157,20 +157,19 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         work.close()
         raise RuntimeError("a sync call from within gpulayer's own thread would wait for itself: use `.aio`")
     loop = _held(background, work)
+    call = _Call(work, loop)
     try:
-        future = _sent(work, loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
-            del future
+        call.begin_soon()
+        return call.future.result()
     except GPUlayerError as failed:
         _stop_if_over(background)
         raise failed.with_traceback(None) from failed.__cause__
     except BaseException:
+        call.end_soon()
         _stop_if_over(background)
         raise
     finally:
+        del call
         background.let_go()
 
 
@@ -180,15 +179,19 @@ async def join(work: Coroutine[Any, Any, R]) -> R:
     if background.is_current():
         return await work
     loop = _held(background, work)
+    call = _Call(work, loop)
     try:
-        return await asyncio.wrap_future(_sent(work, loop))
+        call.begin_soon()
+        return await asyncio.wrap_future(call.future)
     except GPUlayerError as failed:
         _stop_if_over(background)
         raise failed.with_traceback(None) from failed.__cause__
     except BaseException:
+        call.end_soon()
         _stop_if_over(background)
         raise
     finally:
+        del call
         background.let_go(wait=False)
 
 
@@ -201,13 +204,50 @@ def _held(background: Background, work: Coroutine[Any, Any, Any]) -> asyncio.Abs
         raise
 
 
-def _sent(work: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> Future[R]:
-    try:
-        return asyncio.run_coroutine_threadsafe(work, loop)
-    except RuntimeError:
-        # The loop ended a moment ago.
-        work.close()
-        raise
+class _Call(Generic[R]):
+    """Work that is carried out on the loop, and waited for elsewhere. It can be ended at every moment, also by a Ctrl-C
+    in the middle of `begin_soon`: whatever had come of it, `end_soon` comes after it."""
+
+    def __init__(self, work: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> None:
+        self.future: Future[R] = Future()
+        self._work, self._loop = work, loop
+        self._task: Optional[asyncio.Task[R]] = None
+        self._is_over = False
+
+    def begin_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def end_soon(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._end)
+        except RuntimeError:
+            # The loop ended a moment ago, and did not carry it out or has ended it.
+            if self._task is None:
+                self._work.close()
+
+    def _begin(self) -> None:
+        if not self._is_over:
+            self._task = self._loop.create_task(self._work)
+            self._task.add_done_callback(self._done)
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[R]) -> None:
+        # Asked for in any case: one that nobody hears of is no fault of the loop's.
+        failed = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            self.future.cancel()
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if failed is not None:
+            self.future.set_exception(failed)
+        else:
+            self.future.set_result(task.result())
 
 
 def _stop_if_over(background: Background) -> None:

@@ -15,6 +15,8 @@ from typing import Iterator
 
 import cloudpickle
 
+from .version import VERSION
+
 #: Where in the workspace it lies.
 PLACE = ".gpulayer/lib"
 #: The version of marshal's format in which the same code has the same bytes.
@@ -40,6 +42,9 @@ def bundle(with_gpulayer: bool) -> tuple[str, bytes]:
         files[compiled] = header + marshal.dumps(code, _WITHOUT_REFERENCES)
     if with_gpulayer:
         files.update(_sources("gpulayer", Path(__file__).parent))
+        # By it the package there knows its version.
+        metadata = f"Metadata-Version: 2.1\nName: gpulayer\nVersion: {VERSION}\n"
+        files[f"gpulayer-{VERSION}.dist-info/METADATA"] = metadata.encode()
     whole = b"".join(_entry(name, files[name]) for name in sorted(files)) + bytes(2 * tarfile.BLOCKSIZE)
     return hashlib.sha256(whole).hexdigest(), whole
 
