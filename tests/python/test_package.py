@@ -36,6 +36,14 @@ def test_building_a_spec_brings_no_network_along() -> None:
     assert "asyncio" not in loaded_by("from gpulayer.both import both\nclass A:\n @both\n async def f(self): ...")
 
 
+def test_a_job_that_imports_a_module_with_remote_functions_pays_for_no_client() -> None:
+    loaded = loaded_by(
+        "import os; os.environ['GPULAYER_FUNCTION'] = '/x'\nimport gpulayer as gl\n"
+        "@gl.remote(gpus=1, memory='8GiB')\ndef f(x): return x\nassert f(1) == 1"
+    )
+    assert loaded.isdisjoint({"httpx", "ssl", "socket", "asyncio", "cloudpickle", "gpulayer.client"})
+
+
 def test_checkers_and_programs_see_the_same_names() -> None:
     block = next(node for node in ast.parse(INIT.read_text()).body if isinstance(node, ast.If))
     seen = {}
