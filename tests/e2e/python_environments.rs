@@ -22,7 +22,7 @@ import sys, zipfile
 name, version, folder, mib = sys.argv[1:]
 about = f"{name}-{version}.dist-info"
 files = {
-    f"{name}/__init__.py": f"VERSION = {version!r}\n",
+    f"{name}/__init__.py": f"import sys\nVERSION = {version!r}\ndef shown(): return [VERSION, sys.prefix]\n",
     f"{name}/weights": "0" * (int(mib) << 20),
     f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
     f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -185,6 +185,23 @@ async fn a_job_has_the_packages_it_names_and_the_next_one_has_them_at_once() {
     let third = rig.house.submit(&rig.job(code, json!({"requirements": rig.requiring("other")}))).await.id;
     succeeded(&rig.house.end(third).await);
     assert_eq!(rig.house.log(third).await.last().unwrap(), "None");
+}
+
+#[actix_rt::test]
+async fn a_function_runs_in_its_environment() {
+    let Some(rig) = Rig::new() else { return };
+    let _daemon = rig.house.daemon().await;
+    let mut spec = rig.tiny();
+    spec["workload"] = json!({"function": {"serializer": "json", "entrypoint": "tiny:shown", "payload": "{}"}});
+    let job = rig.house.end(rig.house.submit(&spec).await.id).await;
+    succeeded(&job);
+    let returned: Value = serde_json::from_str(job.result.unwrap().inline.unwrap().get()).unwrap();
+    let cache = rig.house.state().join("worker/environments");
+    assert_eq!(returned[0], "1.0");
+    assert!(returned[1].as_str().unwrap().starts_with(cache.to_str().unwrap()), "{returned}");
+    spec["python"]["requirements"] = rig.requiring("nosuch");
+    let job = rig.house.end(rig.house.submit(&spec).await.id).await;
+    assert_eq!((job.end.unwrap().reason, job.result.is_none()), (EndReason::EnvironmentFailed, true));
 }
 
 #[actix_rt::test]

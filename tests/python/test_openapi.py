@@ -72,11 +72,12 @@ def test_fields_that_the_builders_write_are_those_of_a_spec() -> None:
         priority=1, cpus=1, memory=1, disk=1, gpus="A:1", gpu_memory=1, frameworks={"torch": ""}, profile="cpu",
         on="w", target="any", source="s", inputs={"a": "/x", "b": ("j", "o")}, outputs="o", env={"A": "b"},
         secrets={"S": "name:S"}, after="j", array=2, timeout=1, queue_timeout=1, grace=1, stop_signal="INT",
-        retries=1, retry_on=["any"], cwd="x",
+        retries=1, retry_on=["any"], cwd="x", python="3.12", requirements=["a"],
     )  # fmt: skip
     assert set(spec.fields) <= set(SCHEMAS["JobSpec"]["properties"])
     assert set(spec.fields["resources"]) <= set(SCHEMAS["Resources"]["properties"])
     assert set(spec.fields["resources"]["gpus"]) <= set(SCHEMAS["GpuRequest"]["properties"])
     assert set(spec.fields["distributed"]) <= set(SCHEMAS["Distributed"]["properties"])
+    assert set(spec.fields["python"]) <= set(SCHEMAS["Python"]["properties"])
     assert set(spec.fields["retry"]) <= set(SCHEMAS["Retry"]["properties"])
     assert set(spec.fields["depends_on"][0]) <= set(SCHEMAS["Dependency"]["properties"])

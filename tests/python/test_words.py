@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import gpulayer as gl
 import pytest
@@ -170,6 +171,29 @@ def test_a_command_becomes_a_spec() -> None:
         "retry": {"max_attempts": 3},
         "secrets": [{"name": "HF_TOKEN", "ref": "name:HF_TOKEN"}],
     }
+
+
+def test_the_words_of_a_python_environment(tmp_path: Path) -> None:
+    def python(**words: Any) -> Any:
+        return gl.command(["true"], **words).fields.get("python")
+
+    assert python() is None
+    assert python(python="3.12") == {"interpreter": "3.12"}
+    assert python(python={"uv": "."}) == {"uv": "."}
+    assert python(python="3.12", requirements=["torch==2.4"]) == {
+        "interpreter": "3.12",
+        "requirements": ["torch==2.4"],
+    }
+    (tmp_path / "more").mkdir()
+    (tmp_path / "all.txt").write_text("# All\ntorch==2.4 \\\n    --hash=sha256:00\n-r more/base.txt  # the rest\n--pre\n")
+    (tmp_path / "more" / "base.txt").write_text("numpy\n\n-c limits.txt\n")
+    lines = ["torch==2.4 \\", "--hash=sha256:00", "numpy", "-c limits.txt", "--pre"]
+    assert python(requirements=tmp_path / "all.txt") == {"requirements": lines}
+    assert python(requirements=str(tmp_path / "all.txt")) == {"requirements": lines}
+    with pytest.raises(gl.ConfigurationError, match="cannot be read"):
+        python(requirements=tmp_path / "absent.txt")
+    with pytest.raises(gl.ConfigurationError, match="given as a list"):
+        python(requirements="torch==2.4")
 
 
 def test_the_words_of_gpus_after_and_array() -> None:

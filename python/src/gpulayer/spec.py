@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Sequence, Union
 
 from .errors import ConfigurationError
+from .python_environment import Requirements, python_field
 from .quantities import Size, Span, size_bytes, span_s
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def command(
     outputs: Union[str, Sequence[Union[str, Mapping[str, Any]]], None] = None,
     env: Optional[Mapping[str, str]] = None,
     secrets: Optional[Mapping[str, str]] = None,
+    python: Union[str, Mapping[str, Any], None] = None,
+    requirements: Optional[Requirements] = None,
     after: Union[After, Sequence[After], None] = None,
     array: Union[int, range, Iterable[Any], Mapping[str, Any], None] = None,
     timeout: Optional[Span] = None,
@@ -103,6 +106,8 @@ def command(
       `artifact://…` address of a bundle.
     - `inputs`: by their path in the workspace: a file or a folder of this machine, an `artifact://…` address, or
       `(job, "output name")`. `outputs`: paths or globs, or mappings `{path, name, optional}`.
+    - `python`: an interpreter, such as `"3.12"` or a path on the worker, or a mapping as in the contract.
+      `requirements`: lines, or a file with some. The worker gives the job an environment with these packages.
     - `after`: jobs that have to succeed first; `(job, "ended")` = only to end.
     - `array`: a count, a `range`, the items, or a mapping as in the contract. One job for each.
     - `retries`: how often it is tried again (`max_attempts` - 1), for the reasons in `retry_on`.
@@ -134,6 +139,7 @@ def command(
         ("secrets", secrets and [{"name": each, "ref": ref} for each, ref in secrets.items()]),
         ("resources", _resources(cpus, memory, disk, gpus, gpu_memory, frameworks, on)),
         ("outputs", _outputs(outputs)),
+        ("python", python_field(python, requirements)),
         ("depends_on", _after(after)),
         ("array", _array(array)),
         ("retry", _retry(retries, retry_on)),
