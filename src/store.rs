@@ -29,6 +29,7 @@ use std::sync::Arc;
 pub use error::{OpenCause, StoreError};
 pub use logs::LogStore;
 pub use reads::{ArrayRow, FeedScope, JobFilter, LabelFilter, LiveRow, Reads, TaskFinish};
+pub use rows::PREEMPTED;
 pub use writer::{CommitPort, KEYS_KEPT, Writer};
 
 use checkpoint::Checkpointer;

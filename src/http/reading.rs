@@ -20,8 +20,9 @@ use crate::contract::job::{Job, JobState};
 use crate::contract::protocol::LogsRequest;
 use crate::domain::change::JobStanding;
 use crate::domain::credentials::{Denied, JobAct, OwnedJob, hiding};
+use crate::domain::dependency::named;
 use crate::domain::time_left::at_most;
-use crate::store::StoreError;
+use crate::store::{PREEMPTED, StoreError};
 
 /// How long a queue reason may take to be found before the answer goes out without it.
 const REASON_WITHIN: Duration = Duration::from_secs(1);
@@ -41,16 +42,6 @@ impl From<StoreError> for Refusal {
 /// The refusal for a job that is not there.
 pub fn no_job(id: JobId) -> Refusal {
     Refusal::not_found(format_args!("job {id}"))
-}
-
-/// A job without what the client is not shown.
-pub fn shown_to(client: &Client, mut job: Job) -> Job {
-    if !client.grant.sees_env()
-        && let Some(spec) = hiding::hidden(&job.spec)
-    {
-        job.spec = Arc::from(spec);
-    }
-    job
 }
 
 fn denial(denied: Denied, act: JobAct, id: JobId, client: &Client) -> Refusal {
@@ -100,7 +91,24 @@ impl EdgeState {
     /// A job as the client may see it.
     pub fn job(&self, client: &Client, id: JobId) -> Result<Job, Refusal> {
         self.check_seen(client, id)?;
-        Ok(shown_to(client, self.ports.reads.job(id)?.ok_or_else(|| no_job(id))?))
+        let job = self.ports.reads.job(id)?.ok_or_else(|| no_job(id))?;
+        Ok(self.shown_to(client, job))
+    }
+
+    /// A job without what the client is not shown, and with the name of the one that took its place if it is.
+    pub fn shown_to(&self, client: &Client, mut job: Job) -> Job {
+        if !client.grant.sees_env()
+            && let Some(spec) = hiding::hidden(&job.spec)
+        {
+            job.spec = Arc::from(spec);
+        }
+        let Some(by) = job.preempted_by else { return job };
+        if self.check_seen(client, by).is_err() {
+            job.preempted_by = None;
+        } else if let Some(rest) = job.queue_reason.as_deref().and_then(|said| said.strip_prefix(PREEMPTED)) {
+            job.queue_reason = Some(format!("{PREEMPTED} by {}{rest}", named(by)));
+        }
+        job
     }
 
     /// Where a job stands that the client may see.

@@ -123,7 +123,8 @@ pub struct Attempts {
 
 impl Attempts {
     fn of(standing: &JobStanding) -> Option<String> {
-        let JobStanding { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint, .. } = *standing;
+        let JobStanding { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint, .. } =
+            *standing;
         let attempts = Self { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint };
         (attempts != Self::default()).then(|| json(&attempts))
     }

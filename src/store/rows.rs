@@ -26,7 +26,7 @@ use crate::domain::change::{
     JobStanding, OutboxEntry, OutboxId, StopCause, TaskRecord, TaskStanding, TokenRecord, UsedKey,
     WorkerRecord,
 };
-use crate::domain::dependency::{self, Wait, named};
+use crate::domain::dependency::{self, Wait};
 use crate::domain::verdict::{binary, left_out};
 
 fn corrupt(what: &'static str) -> StoreError {
@@ -135,13 +135,16 @@ pub struct JobResultsRow {
     pub warnings: String,
 }
 
+/// Begins the reason of a job that waits because another took its place; which one is not everybody's to know.
+pub const PREEMPTED: &str = "preempted";
+
 /// What the next attempt of a queued job does differently; the scheduler's reason comes on top.
 fn next_attempt(standing: &JobStanding) -> Option<String> {
     let differs = standing.not_before.is_some() || standing.memory_bytes.is_some();
     if standing.state != JobState::Queued || !(differs || standing.went_for.is_some()) {
         return None;
     }
-    let mut said = standing.went_for.map_or_else(String::new, |by| format!("preempted by {}, ", named(by)));
+    let mut said = standing.went_for.map_or_else(String::new, |_| format!("{PREEMPTED}, "));
     said.push_str(&format!("attempt {}", standing.attempt));
     if let Some(time) = standing.not_before {
         said.push_str(&format!(", not before {time}"));

@@ -192,7 +192,8 @@ async fn a_function_runs_in_its_environment() {
     let Some(rig) = Rig::new() else { return };
     let _daemon = rig.house.daemon().await;
     let mut spec = rig.tiny();
-    spec["workload"] = json!({"function": {"serializer": "json", "entrypoint": "tiny:shown", "payload": "{}"}});
+    spec["workload"] =
+        json!({"function": {"serializer": "json", "entrypoint": "tiny:shown", "payload": "{}"}});
     let job = rig.house.end(rig.house.submit(&spec).await.id).await;
     succeeded(&job);
     let returned: Value = serde_json::from_str(job.result.unwrap().inline.unwrap().get()).unwrap();

@@ -175,6 +175,17 @@ impl Shared {
         self.wake();
     }
 
+    /// Queues a job again that left for another.
+    pub fn preempted(&self, job_id: JobId, by: JobId) {
+        let moved = {
+            let mut standings = self.standings.lock();
+            let standing = standings.get_mut(&job_id).unwrap();
+            (standing.state, standing.went_for) = (JobState::Queued, Some(by));
+            Change::JobMoved(job_id, standing.clone())
+        };
+        self.commit(&[moved]);
+    }
+
     /// Moves a job, as the supervisor would.
     pub fn moved(&self, job_id: JobId, state: JobState) {
         self.moved_unheard(job_id, state);

@@ -209,6 +209,34 @@ fn who_had_to_leave_for_a_foreign_job_is_not_told_which() {
 }
 
 #[test]
+fn a_preempted_job_names_the_other_to_those_who_may_see_it() {
+    let stand = Stand::start();
+    let jobs = Jobs::ended(&stand);
+    let own = stand.submit_as(SUBMITTER, &spec("mine"));
+    let shown = |token: &str, path: &str| {
+        let answer = stand.tcp("GET", path).token(token).send().ok(200).json();
+        let job = if path.contains('?') { answer["items"][0].clone() } else { answer };
+        (job["preempted_by"].as_str().map(str::to_owned), job["queue_reason"].as_str().unwrap().to_owned())
+    };
+    for (by, seen) in [(jobs.foreign, false), (jobs.mates, true)] {
+        stand.shared.preempted(own, by);
+        let id = by.to_string();
+        let tail = &id[id.len() - 6..];
+        for path in [format!("/v1/jobs/{own}"), format!("/v1/jobs?match={own}")] {
+            let (named, reason) = shown(SUBMITTER, &path);
+            assert_eq!(named, seen.then(|| id.clone()), "{path}");
+            let begins = if seen {
+                format!("preempted by job …{tail}, attempt 1")
+            } else {
+                "preempted, attempt 1".into()
+            };
+            assert!(reason.starts_with(&begins), "{path}: {reason}");
+            assert_eq!(shown(CLIENT, &path).0, Some(id.clone()));
+        }
+    }
+}
+
+#[test]
 fn submissions_go_into_own_projects_and_under_the_cap() {
     let stand = Stand::start();
     let send = |spec: &Value| stand.tcp("POST", "/v1/jobs").token(SUBMITTER).json(spec).send();

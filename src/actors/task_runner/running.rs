@@ -29,8 +29,8 @@ use crate::domain::task_run::{
 };
 use crate::domain::verdict::MemoryFacts;
 use crate::process::{
-    CpuThrottling, ExitRecord, Launch, Limits, NotStarted, Prelude, ProcessError, ShimEvent,
-    SpoolReader, StopCause, TaskProcess, Wait,
+    CpuThrottling, ExitRecord, Launch, Limits, NotStarted, Prelude, ProcessError, ShimEvent, SpoolReader,
+    StopCause, TaskProcess, Wait,
 };
 
 /// How often it is seen to that the shim is not stopped.

@@ -92,7 +92,11 @@ fn an_environment_is_a_phase_of_its_own_that_can_be_stopped() {
     ended.in_prelude = true;
     let events = [Event::LogsAcknowledged { next_n: 3 }, Event::Ended(ended)];
     let effects = effects_of(&mut stopped, &spec, events);
-    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true }], "it never executed");
+    assert_eq!(
+        effects,
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true }],
+        "it never executed"
+    );
     let effects = effects_of(&mut stopped, &spec, [Event::Collected(Collection::default())]);
     let end = &finish_in(&effects).unwrap().end;
     assert_eq!((end.reason, end.duration_s), (EndReason::Cancelled, None));

@@ -11,7 +11,6 @@ use crate::http::blocking;
 use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::query::{PAGE_LIMIT, Query};
-use crate::http::reading::shown_to;
 use crate::http::refusal::Refusal;
 use crate::http::state::EdgeState;
 use crate::store::{JobFilter, LabelFilter};
@@ -98,7 +97,7 @@ pub async fn list(
         }
     })
     .await?;
-    page.items = page.items.into_iter().map(|job| shown_to(&client, job)).collect();
+    page.items = page.items.into_iter().map(|job| state.shown_to(&client, job)).collect();
     Ok(HttpResponse::Ok().json(page))
 }
 
