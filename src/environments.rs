@@ -172,14 +172,10 @@ impl Environments {
     }
 }
 
-/// Its lock, when nobody has it. One that is made here is its user's own, who could not open it otherwise.
+/// Its lock, when nobody has it.
 fn if_free(layout: &Layout, name: &str) -> io::Result<Option<Held>> {
-    let Some(held) = locks::if_free(&layout.lock(name))? else { return Ok(None) };
-    let (ours, folder) = (held.0.metadata()?, fs::metadata(layout.path())?);
-    if ours.uid() != folder.uid() {
-        std::os::unix::fs::fchown(&held.0, Some(folder.uid()), Some(folder.gid()))?;
-    }
-    Ok(Some(held))
+    let folder = fs::metadata(layout.path())?;
+    locks::if_free(&layout.lock(name), (folder.uid(), folder.gid()))
 }
 
 fn is_removable(name: &str) -> bool {
@@ -191,8 +187,11 @@ fn names(folder: &Path) -> Vec<String> {
     listing.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// What its removal gives back, in bytes.
+/// What its removal gives back, in bytes. Its user may have put a link in its place, which is not followed.
 fn own_bytes(folder: &Path) -> u64 {
+    if !fs::symlink_metadata(folder).is_ok_and(|there| there.is_dir()) {
+        return 0;
+    }
     let mut total = 0u64;
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -46,9 +46,18 @@ pub(super) fn wait_for(path: &Path, alone: bool, mut waits: impl FnMut()) -> io:
     Err(ErrorKind::Interrupted.into())
 }
 
-/// Locks it for this process alone, when nobody has it: `Ok(None)` = somebody does.
-pub(super) fn if_free(path: &Path) -> io::Result<Option<Held>> {
-    let file = open(path, true)?;
+/// Locks it for this process alone, when nobody has it: `Ok(None)` = somebody does. One that is absent is made, and
+/// given to this owner, who could not open it otherwise; one that was there stays whose it is, whatever it is.
+pub(super) fn if_free(path: &Path, owner: (u32, u32)) -> io::Result<Option<Held>> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match made {
+        Ok(file) if file.metadata()?.uid() != owner.0 => {
+            std::os::unix::fs::fchown(&file, Some(owner.0), Some(owner.1))?;
+        }
+        Err(there) if there.kind() != ErrorKind::AlreadyExists => return Err(there),
+        _ => {}
+    }
+    let file = open(path, false)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
@@ -90,10 +99,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let nobody = || panic!("nothing to wait for");
+        let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let (one, two) = (wait_for(&path, false, nobody).unwrap(), wait_for(&path, false, nobody).unwrap());
-        assert!(if_free(&path).unwrap().is_none());
+        assert!(if_free(&path, me).unwrap().is_none());
         drop((one, two));
-        let alone = if_free(&path).unwrap().unwrap();
+        let alone = if_free(&path, me).unwrap().unwrap();
         let waiting = std::thread::spawn({
             let path = path.clone();
             move || {
@@ -119,7 +129,7 @@ mod tests {
         let fifo = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), fifo, 0o600.into(), 0).unwrap();
         for name in ["link", "fifo"] {
-            assert!(if_free(&at(name)).is_err(), "{name}");
+            assert!(if_free(&at(name), (0, 0)).is_err(), "{name}");
         }
     }
 }
