@@ -157,12 +157,28 @@ class LogLine:
 
 
 @dataclass(frozen=True)
+class ReservedFor:
+    """Whose a place will be, and until when others may have it; None = not to be seen, or nobody knows."""
+
+    job: Optional[str] = None
+    until: Optional[datetime] = None
+
+
+@dataclass(frozen=True)
+class Favoured:
+    """A project that has had less than its share, so that its newer jobs go first."""
+
+    project: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class WorkersAnswer:
     """Why these workers do not take a job, or that they do."""
 
     verdict: str
     reason: str
     workers: tuple[str, ...] = ()
+    reserved_for: Optional[ReservedFor] = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +209,7 @@ class WaitingFor:
     more: int = 0
     up_to_s: Optional[float] = None
     preempted: bool = False
+    reserved_for: Optional[ReservedFor] = None
 
 
 @dataclass(frozen=True)
@@ -213,8 +230,11 @@ class Explanation:
     suggestions: tuple[Suggestion, ...] = ()
     ahead: Optional[int] = None
     served_before: tuple[str, ...] = ()
+    favoured: Optional[Favoured] = None
+    held: Optional[str] = None
     nodes: Optional[int] = None
     quota: Optional[str] = None
+    quota_held_by: tuple[Holder, ...] = ()
     remedy: Optional[Suggestion] = None
     reservation: Optional[ReservedPlace] = None
     starts_by: Optional[datetime] = None
@@ -249,6 +269,7 @@ class LastStanding:
     suggestions: tuple[Suggestion, ...] = ()
     quota: Optional[str] = None
     reservation: Optional[ReservedPlace] = None
+    remedy: Optional[Suggestion] = None
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,11 @@ impl Site {
     }
 
     fn explain(&self, number: u128) -> String {
-        let explanation = self.placer.explain_job(JobId::from_u128(number), at(0)).unwrap();
+        let job_id = JobId::from_u128(number);
+        let mut explanation = self.placer.explain_job(job_id, at(0)).unwrap();
+        let job = self.placer.queue().job(job_id).unwrap();
+        let limit = self.placer.shorter_limit(&job, Seconds::new(10), at(0));
+        explanation.suggestions.splice(0..0, limit);
         shown(
             &format!("$ gpulayer explain {}\n", short(number)),
             &format!("job …{}", short(number)),
