@@ -90,7 +90,11 @@ async fn the_passes_of_a_killed_daemon_come_out_equal_and_a_doctored_one_does_no
     let far = house.run(&["replay", "--pass", "100000"]);
     assert_eq!(far.status.code(), Some(1), "{far:?}");
     let (_, steps) = replayed(&house, &["--job", &again.id.to_string()]);
-    assert!(steps.len() == 1 && steps[0]["placed"].is_array() && steps[0]["pass"].is_u64(), "{steps:?}");
+    // More than one when its worker was just taking its session up again: a proposal made before that is void.
+    assert!(
+        !steps.is_empty() && steps.iter().all(|step| step["placed"].is_array() && step["pass"].is_u64()),
+        "{steps:?}"
+    );
     let absent = house.run(&["replay", "--segment", "nowhere.zst"]);
     let said = String::from_utf8_lossy(&absent.stderr).into_owned();
     assert!(said.contains("cannot read nowhere.zst") && said.contains("No such file"), "{said}");
