@@ -85,7 +85,7 @@ def test_a_function_tells_who_it_is_and_how_far_it_is(client: gl.Client, tmp_pat
         return [gl.job.id, gl.job.attempt, bool(gl.job), gl.should_stop(), gl.job.workspace == gl.job.workspace.resolve()]
 
     job = work.submit(str(go))
-    until(lambda: job.refresh().record.progress)
+    until(lambda: "metrics" in (job.refresh().record.progress or {}))
     assert job.record.progress == {"done": 1, "total": 2, "step": 1, "metrics": {"loss": 0.5}}
     go.touch()
     assert job.result() == [job.id, 1, True, False, True]

@@ -154,8 +154,6 @@ def test_what_is_not_built_is_refused_by_name(client: gl.Client) -> None:
     with pytest.raises(gl.NotSupportedError) as fault:
         client.submit(gl.distributed(["x"], nodes=2, launcher="torchrun"))
     assert fault.value.errors[0].pointer == "/distributed/launcher"
-    with pytest.raises(gl.NotSupportedError):
-        client.submit(gl.command(["x"], python={"requirements": ["numpy"]}))
 
 
 def test_a_gang_of_one_knows_its_place(client: gl.Client) -> None:

@@ -97,13 +97,20 @@ class _Word:
         self._said: dict[str, Any] = {}
         self._written_at = -math.inf
         self._is_due = False
+        self._later: Optional[threading.Timer] = None
 
-    def say(self, at_once: bool = False, **news: Any) -> None:
+    def say(self, **news: Any) -> None:
         with self._lock:
             self._said.update(news)
             self._is_due = True
-            if at_once or time.monotonic() - self._written_at >= _PAUSE_S:
+            left_s = self._written_at + _PAUSE_S - time.monotonic()
+            if left_s <= 0:
                 self._write()
+            elif self._later is None or not self._later.is_alive():
+                # Else what is said last is not heard before the next word, which may take an epoch to come.
+                self._later = threading.Timer(left_s, self.finish)
+                self._later.daemon = True
+                self._later.start()
 
     def count(self, name: str) -> None:
         with self._lock:
