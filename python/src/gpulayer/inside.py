@@ -106,11 +106,16 @@ class _Word:
             left_s = self._written_at + _PAUSE_S - time.monotonic()
             if left_s <= 0:
                 self._write()
-            elif self._later is None or not self._later.is_alive():
+            elif self._later is None:
                 # Else what is said last is not heard before the next word, which may take an epoch to come.
                 self._later = threading.Timer(left_s, self.finish)
                 self._later.daemon = True
                 self._later.start()
+
+    def begin_anew(self) -> None:
+        """In the child of a fork, which has neither the thread nor whoever held the lock."""
+        self._lock = threading.Lock()
+        self._later = None
 
     def count(self, name: str) -> None:
         with self._lock:
@@ -119,6 +124,7 @@ class _Word:
 
     def finish(self) -> None:
         with self._lock:
+            self._later = None
             if self._is_due:
                 self._write()
 
@@ -140,6 +146,8 @@ class _Word:
 
 _word = _Word()
 atexit.register(_word.finish)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_word.begin_anew)
 
 
 def progress(done: Number, total: Optional[Number] = None) -> None:
