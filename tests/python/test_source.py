@@ -62,6 +62,13 @@ def test_nothing_goes_along_without_a_module_of_the_project(project: Path, monke
     assert found("none") is None
 
 
+def test_the_program_is_none_of_its_modules_under_any_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / ".git").mkdir()
+    loaded(monkeypatch, "__main__", project / "program.py")
+    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["__main__"])  # as `import multiprocessing` does
+    assert found() is None
+
+
 def test_where_modules_were_found_is_searched_there_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "pyproject.toml").touch()
     loaded(monkeypatch, "pkg", project / "src" / "pkg" / "__init__.py")

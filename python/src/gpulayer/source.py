@@ -109,9 +109,11 @@ def _modules(root: Path) -> Iterator[tuple[str, str]]:
     """Names and files of the loaded modules that are the project's: below it, and not installed there."""
     inside = os.path.join(root, "")
     apart = tuple(path for path in _installed() if path.startswith(inside))
+    program = sys.modules.get("__main__")
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name == "__main__" or name.partition(".")[0] == "gpulayer" or not isinstance(file, str):
+        # `multiprocessing` gives the program a second name.
+        if module is program or name.partition(".")[0] == "gpulayer" or not isinstance(file, str):
             continue
         real = _real(file)
         if not real.startswith(inside) or real.startswith(apart):
