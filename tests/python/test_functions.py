@@ -273,3 +273,14 @@ def test_modules_of_the_project_travel_and_go_by_reference(tmp_path: Path) -> No
     command = [sys.executable, "-W", "error", "main.py", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("14 8 True\n16 14\n", ""), "what was edited travels anew"
+
+
+def test_an_interpreter_of_ones_own_choice_gets_what_it_lacks(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+
+    @gl.remote(python={"interpreter": str(tmp_path / "bare" / "bin" / "python3")})
+    def power(exponent: int) -> Any:
+        return sys.prefix, lambda base: base**exponent
+
+    prefix, squared = power.run(2)
+    assert prefix == str(tmp_path / "bare") and squared(3) == 9

@@ -218,7 +218,9 @@ class Submission:
             spec = spec | {"source": bundle.address}
         parcels = dict(self._packing.parcels)
         with_gpulayer = self._source is not None or self._packing.names_gpulayer
-        same = self._client.is_own and "PATH" not in spec.fields.get("env", ()) and own_python({})
+        # Whether the job's interpreter is this one.
+        chosen = "python" in spec.fields or "PATH" in spec.fields.get("env", ())
+        same = self._client.is_own and not chosen and own_python({})
         if not (same and library.is_installed(with_gpulayer)):
             place = self._library(with_gpulayer, parcels)
             spec = spec | {"inputs": [*spec.fields.get("inputs", ()), place]}
