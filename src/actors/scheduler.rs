@@ -13,6 +13,7 @@
 mod departures;
 mod explainer;
 mod notes;
+mod questions;
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use tracing::error;

@@ -8,6 +8,7 @@
 //! `Warmth` says where a job's files may be already; [`explain`] says why not.
 
 mod ahead;
+mod budget;
 mod candidates;
 mod departure;
 mod explain;
@@ -40,6 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use budget::Budget;
 pub use explain::{NO_WORKER, Verdict, explain, never_fits, queue_reason, verdict};
 pub use explanation::wish;
 pub use fit::{GpuCensus, Lack};

@@ -8,7 +8,7 @@ use gpulayer::contract::gpu::GpuStanding;
 use gpulayer::contract::ids::JobId;
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::{GpuCount, GpuRequest, JobSpec, Resources, Target};
-use gpulayer::domain::placement::{Input, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish};
+use gpulayer::domain::placement::{Budget, Input, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ fn the_smallest_change_of_each_kind_is_suggested() {
         (ask(|shape| shape.nodes = Some(3)), vec!["1 node instead of 3"]),
         (ask(|_| ()), vec![]),
     ] {
-        let explanation = placer.explain_wish(&job, NOW);
+        let explanation = placer.explain_wish(&job, NOW, &mut Budget::default());
         assert_eq!(said(&explanation), changes, "{}", explanation.summary);
         assert_eq!(explanation.verdict == Verdict::Fits, changes.is_empty());
     }
@@ -106,7 +106,7 @@ fn a_waiting_job_learns_its_place_what_is_reserved_and_when_it_starts_at_the_lat
     tell(&mut placer, Input::Queued(limited(3, 2, 50, 0)));
     tell(&mut placer, Input::Queued(limited(4, 2, 500, 0)));
     assert_eq!(pass(&mut placer), [JobId::from_u128(3)]);
-    let big = placer.explain_job(JobId::from_u128(2), NOW).unwrap();
+    let big = placer.explain_job(JobId::from_u128(2), NOW, &mut Budget::default()).unwrap();
     let reservation = big.reservation.unwrap();
     assert_eq!(
         (reservation.workers, reservation.free_by),
@@ -114,18 +114,18 @@ fn a_waiting_job_learns_its_place_what_is_reserved_and_when_it_starts_at_the_lat
     );
     assert_eq!((big.ahead, big.starts_by), (Some(0), Some(NOW.plus(Seconds::new(100)))));
     assert!(big.suggestions.is_empty(), "nothing is free now, so no change helps");
-    let behind = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
+    let behind = placer.explain_job(JobId::from_u128(4), NOW, &mut Budget::default()).unwrap();
     assert_eq!((behind.ahead, behind.starts_by), (Some(1), Some(NOW.plus(Seconds::new(110)))));
     // When the third is gone there is room, which is kept.
     tell(&mut placer, Input::Freed { worker_id: worker(1), place: crate::placement::place_of(3) });
     assert_eq!(pass(&mut placer), []);
-    let behind = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
+    let behind = placer.explain_job(JobId::from_u128(4), NOW, &mut Budget::default()).unwrap();
     assert_eq!(behind.verdict, Verdict::NotNow);
     assert_eq!(behind.workers[0].reason, "has room, reserved for another job");
     let for_big = ReservedFor { job: Some(JobId::from_u128(2)), until: Some(NOW.plus(Seconds::new(100))) };
     assert_eq!(behind.workers[0].reserved_for, Some(for_big));
     assert_eq!(placer.reason_of(JobId::from_u128(4), NOW).unwrap(), behind.summary);
-    assert_eq!(placer.explain_job(JobId::from_u128(1), NOW), None, "it runs");
+    assert_eq!(placer.explain_job(JobId::from_u128(1), NOW, &mut Budget::default()), None, "it runs");
 }
 
 /// Four cores, of which a job holds two for two hours at most; another, that needs all of them, waits. Staging takes the
@@ -157,7 +157,7 @@ fn what_is_said_of_a_spec_with_a_limit_is_what_a_pass_would_do_with_it() {
         let mut tried = placer.clone();
         tell(&mut tried, Input::Queued(job.clone()));
         assert_eq!(pass(&mut tried) == [job.job_id], starts);
-        let explanation = placer.explain_wish(&job, NOW);
+        let explanation = placer.explain_wish(&job, NOW, &mut Budget::default());
         assert_eq!(explanation.verdict == Verdict::Fits, starts, "{timeout:?}: {}", explanation.summary);
         assert_eq!(explanation.workers[0].reserved_for.is_none(), starts, "{timeout:?}");
     }
@@ -168,7 +168,7 @@ fn a_shorter_limit_is_suggested_where_it_lets_a_job_slip_in_before_another() {
     let mut placer = half_reserved();
     for timeout in [None, Some(24 * 3600)] {
         let (job, grace) = with_timeout(timeout);
-        let suggestion = placer.shorter_limit(&job, grace, NOW).unwrap();
+        let suggestion = placer.shorter_limit(&job, grace, NOW, &mut Budget::default()).unwrap();
         let limit = suggestion.value.as_u64().unwrap();
         assert_eq!((suggestion.pointer.as_str(), limit % 60), ("/timeout_s", 0));
         assert!((5400..7200).contains(&limit), "{limit}: most of the two hours");
@@ -181,10 +181,14 @@ fn a_shorter_limit_is_suggested_where_it_lets_a_job_slip_in_before_another() {
         }
     }
     let (short, grace) = with_timeout(Some(600));
-    assert_eq!(placer.shorter_limit(&short, grace, NOW), None, "it starts as it is");
+    assert_eq!(placer.shorter_limit(&short, grace, NOW, &mut Budget::default()), None, "it starts as it is");
     let (large, _) = with_timeout(None);
     let large = QueuedJob { shape: shape(3000, None), ..large };
-    assert_eq!(placer.shorter_limit(&large, grace, NOW), None, "there is no room, whatever it says");
+    assert_eq!(
+        placer.shorter_limit(&large, grace, NOW, &mut Budget::default()),
+        None,
+        "there is no room, whatever it says"
+    );
     // One that runs without a limit: nobody knows when the reserved job can start, and nobody is let in before it.
     tell(&mut placer, Input::Freed { worker_id: worker(1), place: crate::placement::place_of(1) });
     tell(&mut placer, Input::Unqueued { job_id: JobId::from_u128(2) });
@@ -193,7 +197,7 @@ fn a_shorter_limit_is_suggested_where_it_lets_a_job_slip_in_before_another() {
     assert_eq!(pass(&mut placer), [JobId::from_u128(3)]);
     tell(&mut placer, Input::Queued(job(4, 0, 4, &shape(4000, None))));
     let (job, grace) = with_timeout(None);
-    assert_eq!(placer.shorter_limit(&job, grace, NOW), None);
+    assert_eq!(placer.shorter_limit(&job, grace, NOW, &mut Budget::default()), None);
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn a_quota_is_the_first_reason_and_more_workers_can_be_supposed() {
     tell(&mut placer, Input::Queued(QueuedJob { project: "vision".into(), ..job(1, 0, 1, &one) }));
     assert_eq!(pass(&mut placer).len(), 1);
     let next = wish(JobId::from_u128(2), 0, "vision".into(), one.clone(), NOW);
-    let explanation = placer.explain_wish(&next, NOW);
+    let explanation = placer.explain_wish(&next, NOW, &mut Budget::default());
     assert_eq!(explanation.quota.as_deref(), Some("project vision may have 1 GPU, holds 1, needs 1"));
     assert_eq!(explanation.quota_held_by.len(), 1, "and who has it");
     assert_eq!(explanation.quota_held_by[0].job, Some(JobId::from_u128(1)));
@@ -217,15 +221,16 @@ fn a_quota_is_the_first_reason_and_more_workers_can_be_supposed() {
         explanation.summary
     );
     let other = wish(JobId::from_u128(2), 0, "speech".into(), one, NOW);
-    let of_other = placer.explain_wish(&other, NOW);
+    let of_other = placer.explain_wish(&other, NOW, &mut Budget::default());
     assert_eq!((of_other.verdict, of_other.quota_held_by.len()), (Verdict::NotNow, 0));
     // As if the job that runs were gone.
     let without = placer.supposing(None, 1, Some(JobId::from_u128(1))).unwrap();
     for asked in [&next, &other] {
-        let explained = without.explain_wish(asked, NOW);
+        let explained = without.explain_wish(asked, NOW, &mut Budget::default());
         assert_eq!((explained.verdict, explained.quota), (Verdict::Fits, None));
     }
-    let more = placer.supposing(Some("w1"), 2, None).unwrap().explain_wish(&other, NOW);
+    let more =
+        placer.supposing(Some("w1"), 2, None).unwrap().explain_wish(&other, NOW, &mut Budget::default());
     assert_eq!(more.verdict, Verdict::Fits);
     assert!(placer.supposing(Some("w9"), 1, None).is_none());
     assert!(
@@ -241,13 +246,13 @@ fn a_gang_that_is_supposed_gone_gives_back_all_its_places() {
     tell(&mut placer, Input::Queued(job(1, 0, 1, &whole)));
     assert_eq!(pass(&mut placer).len(), 1);
     let next = wish(JobId::from_u128(2), 0, "p".into(), whole, NOW);
-    let waits = placer.explain_wish(&next, NOW);
+    let waits = placer.explain_wish(&next, NOW, &mut Budget::default());
     assert_eq!((waits.verdict, waits.nodes), (Verdict::NotNow, Some(2)));
     let waiting_for = waits.waiting_for.unwrap();
     assert_eq!((waiting_for.what.as_str(), waiting_for.worker.as_str()), ("room on 2 workers", "w1, w2"));
     assert_eq!(waiting_for.held_by.len(), 1, "one job, whatever number of workers it is on");
     let without = placer.supposing(None, 1, Some(JobId::from_u128(1))).unwrap();
-    assert_eq!(without.explain_wish(&next, NOW).verdict, Verdict::Fits);
+    assert_eq!(without.explain_wish(&next, NOW, &mut Budget::default()).verdict, Verdict::Fits);
 }
 
 #[test]
@@ -259,9 +264,9 @@ fn the_first_jobs_that_are_served_before_are_named() {
         tell(&mut placer, Input::Queued(job(number, priority, i64::try_from(number).unwrap(), &shape)));
     }
     assert_eq!(pass(&mut placer).len(), 1);
-    let last = placer.explain_job(JobId::from_u128(6), NOW).unwrap();
+    let last = placer.explain_job(JobId::from_u128(6), NOW, &mut Budget::default()).unwrap();
     assert_eq!((last.ahead, last.served_before), (Some(4), [3, 2, 4].map(JobId::from_u128).to_vec()));
-    let first = placer.explain_job(JobId::from_u128(3), NOW).unwrap();
+    let first = placer.explain_job(JobId::from_u128(3), NOW, &mut Budget::default()).unwrap();
     assert_eq!((first.ahead, first.served_before), (Some(0), Vec::new()));
 }
 
@@ -286,7 +291,7 @@ fn who_can_never_be_placed_or_may_not_be_now_is_served_before_nobody() {
     }
     assert_eq!(pass(&mut placer), []);
     let ahead = |number| {
-        let explanation = placer.explain_job(JobId::from_u128(number), NOW).unwrap();
+        let explanation = placer.explain_job(JobId::from_u128(number), NOW, &mut Budget::default()).unwrap();
         (explanation.ahead.unwrap(), explanation.served_before, explanation.favoured)
     };
     assert_eq!(ahead(5), (1, vec![JobId::from_u128(4)], None));
@@ -313,7 +318,7 @@ fn who_is_served_before_is_counted_as_shares_change_with_each_of_them() {
     (11..16).for_each(|number| tell(&mut placer, Input::Queued(of("alpha", number))));
     assert_eq!(pass(&mut placer), []);
     let ahead = |number| {
-        let explanation = placer.explain_job(JobId::from_u128(number), NOW).unwrap();
+        let explanation = placer.explain_job(JobId::from_u128(number), NOW, &mut Budget::default()).unwrap();
         let favoured = explanation.favoured.map(|favoured| favoured.project.unwrap());
         let first: Vec<u128> = explanation.served_before.iter().map(|job_id| job_id.as_u128()).collect();
         (explanation.ahead.unwrap(), first, favoured)
@@ -361,10 +366,10 @@ fn preempted(limit: Option<u64>) -> Placer {
 fn who_was_preempted_comes_before_others_again_and_its_room_is_promised_to_nobody_else() {
     for (limit, starts_by) in [(Some(96), Some(20 + 48 + 96)), (None, None)] {
         let placer = preempted(limit);
-        let first = placer.explain_job(JobId::from_u128(2), NOW).unwrap();
+        let first = placer.explain_job(JobId::from_u128(2), NOW, &mut Budget::default()).unwrap();
         assert_eq!(first.starts_by, Some(NOW.plus(Seconds::new(20))));
         assert!(first.waiting_for.unwrap().preempted);
-        let third = placer.explain_job(JobId::from_u128(3), NOW).unwrap();
+        let third = placer.explain_job(JobId::from_u128(3), NOW, &mut Budget::default()).unwrap();
         assert_eq!(third.starts_by, starts_by.map(|seconds| NOW.plus(Seconds::new(seconds))), "{limit:?}");
         let waiting_for = third.waiting_for.unwrap();
         assert_eq!((waiting_for.what.as_str(), waiting_for.held_by.len()), ("4 CPUs", 0));
@@ -392,7 +397,8 @@ fn room_that_comes_free_for_another_is_no_promise() {
     assert_eq!(pass(&mut placer), [JobId::from_u128(4)]);
     tell(&mut placer, Input::Queued(of(6, 2, Some(32))));
     assert_eq!(pass(&mut placer), []);
-    let behind = placer.explain_job(JobId::from_u128(6), NOW).unwrap().waiting_for.unwrap();
+    let behind =
+        placer.explain_job(JobId::from_u128(6), NOW, &mut Budget::default()).unwrap().waiting_for.unwrap();
     assert_eq!((behind.held_by[0].job, behind.up_to_s), (Some(JobId::from_u128(1)), None));
     assert_eq!(behind.reserved_for, Some(ReservedFor { job: Some(JobId::from_u128(3)), until: None }));
 }
@@ -424,7 +430,7 @@ fn all_that_a_worker_lacks_for_good_is_said() {
         shape.resources.memory_bytes = Some(600 * GIB);
         change(&mut shape);
         let job = wish(JobId::from_u128(1), 0, "p".into(), Arc::new(shape), NOW);
-        placer.explain_wish(&job, NOW).workers[0].reason.clone()
+        placer.explain_wish(&job, NOW, &mut Budget::default()).workers[0].reason.clone()
     };
     assert_eq!(
         ask(|_| ()),
@@ -499,7 +505,7 @@ proptest! {
         }
         pass(&mut placer);
         for (number, shape) in (1..).zip(&shapes) {
-            let Some(explanation) = placer.explain_job(JobId::from_u128(number), NOW) else { continue };
+            let Some(explanation) = placer.explain_job(JobId::from_u128(number), NOW, &mut Budget::default()) else { continue };
             let answered: BTreeSet<&String> = explanation.workers.iter().flat_map(|answer| &answer.workers).collect();
             prop_assert_eq!(answered.len(), machines.len(), "every worker has an answer");
             prop_assert!(!explanation.summary.is_empty());

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod arrays;
+mod budgets;
 mod explanations;
 mod gang_ends;
 mod gpus;

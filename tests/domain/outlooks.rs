@@ -9,7 +9,7 @@ use gpulayer::contract::ids::JobId;
 use gpulayer::contract::quantity::{Cpus, Seconds, Timestamp};
 use gpulayer::contract::spec::{GpuCount, GpuRequest, Resources};
 use gpulayer::domain::placement::{
-    Holding, Input, Outlook, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish,
+    Budget, Holding, Input, Outlook, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish,
 };
 
 use crate::gpus::{gpu, request, with_gpus};
@@ -59,7 +59,7 @@ fn what_no_worker_could_ever_take_is_told_with_the_near_miss_and_a_change_that_c
     assert_eq!(change.as_deref(), Some("8 GPUs instead of 16"));
     let asked =
         wish(JobId::from_u128(9), 0, "p".into(), wanting(|gpus| gpus.count = GpuCount::Count(16)), NOW);
-    let explained = placer.explain_wish(&asked, NOW);
+    let explained = placer.explain_wish(&asked, NOW, &mut Budget::default());
     assert_eq!(explained.remedy.unwrap().change, "8 GPUs instead of 16");
     // What is taken now is no limit to what could be had.
     tell(&mut placer, Input::Queued(job(1, 0, 1, &shape(60_000, None))));
@@ -100,7 +100,7 @@ fn what_may_change_is_not_impossible() {
     up(&mut placer, 1, 1, looked.clone());
     assert_eq!(placer.outlook("p", &torch).never, None);
     let asked = wish(JobId::from_u128(9), 0, "p".into(), torch.clone(), NOW);
-    let explained = placer.explain_wish(&asked, NOW);
+    let explained = placer.explain_wish(&asked, NOW, &mut Budget::default());
     assert_eq!(explained.verdict, Verdict::NotNow);
     assert_eq!(explained.workers[0].reason, "needs torch>=2.3, its interpreters are being looked at");
     looked.interpreters = vec![Interpreter {
@@ -149,7 +149,11 @@ fn more_than_all_that_a_project_may_have_is_impossible() {
     let change = Some("2 GPUs instead of 3".to_owned());
     assert_eq!(told(&asked), ("project small may have 2 GPUs at most, needs 3".to_owned(), change.clone()));
     assert_eq!(told(&shape(9000, None)).0, "project small may have 8 CPUs at most, needs 9");
-    let explained = placer.explain_wish(&wish(JobId::from_u128(1), 0, "small".into(), asked, NOW), NOW);
+    let explained = placer.explain_wish(
+        &wish(JobId::from_u128(1), 0, "small".into(), asked, NOW),
+        NOW,
+        &mut Budget::default(),
+    );
     assert_eq!(explained.verdict, Verdict::Never);
     assert_eq!(explained.quota.unwrap(), "project small may have 2 GPUs at most, needs 3");
     assert_eq!(explained.remedy.map(|change| change.change), change);
@@ -158,7 +162,7 @@ fn more_than_all_that_a_project_may_have_is_impossible() {
     placer.apply(Input::Pass { now: NOW, budget_checks: UNBOUNDED }).unwrap();
     let two =
         wish(JobId::from_u128(2), 0, "small".into(), wanting(|gpus| gpus.count = GpuCount::Count(2)), NOW);
-    let explained = placer.explain_wish(&two, NOW);
+    let explained = placer.explain_wish(&two, NOW, &mut Budget::default());
     assert_eq!(explained.quota.unwrap(), "project small may have 2 GPUs, holds 1, needs 2");
     assert_eq!(explained.suggestions[0].change, "1 GPU instead of 2");
 }
@@ -175,7 +179,11 @@ fn what_no_test_covers_still_runs_and_says_so() {
     let untested = untested.unwrap();
     assert!(untested.contains("GPUs of AMD with ROCm: support is `implemented` only"), "{untested}");
     assert!(!untested.contains("hardware_validated"));
-    let explained = placer.explain_wish(&wish(JobId::from_u128(1), 0, "p".into(), one.clone(), NOW), NOW);
+    let explained = placer.explain_wish(
+        &wish(JobId::from_u128(1), 0, "p".into(), one.clone(), NOW),
+        NOW,
+        &mut Budget::default(),
+    );
     assert_eq!((explained.untested, explained.verdict), (Some(untested), Verdict::Fits));
     assert_eq!(placer.outlook("p", &shape(1000, None)).untested, None, "its CPUs are like any other's");
     tell(&mut placer, Input::Queued(job(1, 0, 1, &one)));
@@ -201,7 +209,10 @@ fn a_waiting_job_is_told_what_it_waits_for_and_who_has_it() {
     assert_eq!(placed.placements.len(), 3);
     let ask = |count: u32| {
         let asked = wanting(|asked| asked.count = GpuCount::Count(count));
-        placer.explain_wish(&wish(JobId::from_u128(9), 0, "p".into(), asked, NOW), NOW).waiting_for.unwrap()
+        placer
+            .explain_wish(&wish(JobId::from_u128(9), 0, "p".into(), asked, NOW), NOW, &mut Budget::default())
+            .waiting_for
+            .unwrap()
     };
     let one = ask(1);
     assert_eq!((one.what.as_str(), one.worker.as_str(), one.more), ("1 GPU", "w1", 0));
@@ -217,13 +228,21 @@ fn a_waiting_job_is_told_what_it_waits_for_and_who_has_it() {
 
     // Where there is room, and where no end of a task helps, it is something else that it waits for.
     let nothing = |shape| {
-        let explained = placer.explain_wish(&wish(JobId::from_u128(9), 0, "p".into(), shape, NOW), NOW);
+        let explained = placer.explain_wish(
+            &wish(JobId::from_u128(9), 0, "p".into(), shape, NOW),
+            NOW,
+            &mut Budget::default(),
+        );
         assert_eq!(explained.waiting_for, None);
     };
     nothing(shape(1000, None));
     nothing(wanting(|asked| asked.count = GpuCount::Count(9)));
     let cpus = placer
-        .explain_wish(&wish(JobId::from_u128(9), 0, "p".into(), shape(63_000, None), NOW), NOW)
+        .explain_wish(
+            &wish(JobId::from_u128(9), 0, "p".into(), shape(63_000, None), NOW),
+            NOW,
+            &mut Budget::default(),
+        )
         .waiting_for
         .unwrap();
     assert_eq!((cpus.what.as_str(), cpus.held_by.len()), ("2 CPUs", 2), "two of the three give enough back");
@@ -256,7 +275,7 @@ fn while_tasks_leave_for_a_job_it_is_those_that_it_waits_for() {
         let ends_by = NOW.plus(Seconds::new(20));
         tell(&mut placer, Input::Bounded { worker_id: worker(1), place: place_of(number), ends_by });
     }
-    let explained = placer.explain_job(JobId::from_u128(4), NOW).unwrap();
+    let explained = placer.explain_job(JobId::from_u128(4), NOW, &mut Budget::default()).unwrap();
     let waiting_for = explained.waiting_for.unwrap();
     assert_eq!((waiting_for.what.as_str(), waiting_for.preempted), ("2 tasks to leave", true));
     let holders: Vec<_> = waiting_for.held_by.iter().filter_map(|holder| holder.job).collect();
@@ -265,6 +284,7 @@ fn while_tasks_leave_for_a_job_it_is_those_that_it_waits_for() {
     assert_eq!(explained.starts_by, Some(NOW.plus(Seconds::new(20))));
     // Then it is what is left of them.
     tell(&mut placer, Input::Freed { worker_id: worker(1), place: place_of(2) });
-    let waiting_for = placer.explain_job(JobId::from_u128(4), NOW).unwrap().waiting_for.unwrap();
+    let waiting_for =
+        placer.explain_job(JobId::from_u128(4), NOW, &mut Budget::default()).unwrap().waiting_for.unwrap();
     assert_eq!(waiting_for.what, "1 task to leave");
 }

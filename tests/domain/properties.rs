@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gpulayer::contract::explain::Verdict;
 use gpulayer::contract::ids::JobId;
 use gpulayer::contract::quantity::Seconds;
-use gpulayer::domain::placement::{Input, Pass, Placer, Policy, ProjectPolicy, QueuedJob};
+use gpulayer::domain::placement::{Budget, Input, Pass, Placer, Policy, ProjectPolicy, QueuedJob};
 use proptest::prelude::*;
 
 use crate::explanations::followed;
@@ -43,7 +43,7 @@ proptest! {
             let passes: Vec<Pass> = steps.iter().map(|step| world.step(step)).collect();
             let now = at(world.second);
             let waiting = world.wishes.keys().map(|number| JobId::from_u128(*number));
-            let words: Vec<_> = waiting.map(|job_id| world.placer.explain_job(job_id, now)).collect();
+            let words: Vec<_> = waiting.map(|job_id| world.placer.explain_job(job_id, now, &mut Budget::default())).collect();
             (passes, words)
         };
         prop_assert_eq!(run(), run());
@@ -62,7 +62,7 @@ proptest! {
         let names: BTreeSet<String> = (1..=MACHINES.len()).map(|number| format!("w{number}")).collect();
         for (number, wish) in world.wishes.iter().filter(|(number, _)| world.waits(**number)) {
             let job_id = JobId::from_u128(*number);
-            let explanation = world.placer.explain_job(job_id, now).unwrap();
+            let explanation = world.placer.explain_job(job_id, now, &mut Budget::default()).unwrap();
             let answered: Vec<&String> = explanation.workers.iter().flat_map(|answer| &answer.workers).collect();
             prop_assert_eq!(answered.len(), names.len(), "one answer each");
             prop_assert!(answered.into_iter().all(|name| names.contains(name)));

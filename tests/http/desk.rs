@@ -55,6 +55,8 @@ pub struct Shared {
     pub stops: Mutex<Vec<StopRequest>>,
     /// Why jobs wait.
     pub reason: Mutex<String>,
+    /// Whether every credential asks what-ifs already.
+    pub busy: Mutex<bool>,
     /// A job that waits for others first: the scheduler does not know it.
     pub waits: Mutex<Option<JobId>>,
     /// The one job that holds a place.
@@ -95,6 +97,7 @@ impl Shared {
             reason: Mutex::new("1 worker: needs 9 CPUs, has 2".to_owned()),
             waits: Mutex::default(),
             holder: Mutex::default(),
+            busy: Mutex::default(),
             outlook: Mutex::default(),
             drain: Mutex::default(),
             evicted: Mutex::default(),
@@ -346,13 +349,14 @@ handles! {
     Explain => |shared, call| {
         let placer = gpulayer::domain::placement::Placer::new(Default::default());
         let answer = match call.question {
-            Question::Wish { like: Some(name), .. } => Err(NoSuchWorker(name)),
-            Question::Wish { job, .. } => Ok(Some(placer.explain_wish(&job, clock::now()))),
+            Question::Wish { by: Some(_), .. } if *shared.busy.lock() => Err(Unexplained::TooManyOfOne),
+            Question::Wish { like: Some(name), .. } => Err(Unexplained::NoSuchWorker(name)),
+            Question::Wish { job, .. } => Ok(Some(placer.explain_wish(&job, clock::now(), &mut Default::default()))),
             Question::Job { job_id, .. } if *shared.waits.lock() == Some(job_id) => Ok(None),
             Question::Job { job_id, .. } => {
                 let wish = gpulayer::domain::placement::wish(job_id, 0, "p".into(), Default::default(), clock::now());
                 let summary = shared.reason.lock().clone();
-                Ok(Some(gpulayer::contract::explain::Explanation { summary, ..placer.explain_wish(&wish, clock::now()) }))
+                Ok(Some(gpulayer::contract::explain::Explanation { summary, ..placer.explain_wish(&wish, clock::now(), &mut Default::default()) }))
             }
         };
         let _ = call.reply.send(answer);

@@ -68,3 +68,23 @@ fn a_job_that_waits_and_one_that_ended_can_be_explained() {
     let past = stand.tcp("GET", &path).token(CLIENT).send().ok(200).json();
     assert_eq!((&past["state"], &past["placed"]), (&json!("succeeded"), &json!(0)));
 }
+
+/// What-ifs are for everybody, so nobody asks many at once; why a job waits is answered all the same.
+#[test]
+fn whoever_asks_too_much_at_once_is_told_so_and_when_to_come_back() {
+    let stand = Stand::start();
+    *stand.shared.busy.lock() = true;
+    let spec = json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine"});
+    let refused = stand.tcp("POST", "/v1/explain").token(VIEWER).json(&json!({"spec": spec})).send().ok(503);
+    assert_eq!((refused.code().as_str(), refused.headers["retry-after"].as_str()), ("overloaded", "1"));
+    let said = refused.json();
+    assert!(said["detail"].as_str().unwrap().contains("asks about two specs already"), "{said}");
+    assert_eq!(said["retryable"], true);
+    let waiting = stand.submit();
+    stand.tcp("GET", &format!("/v1/jobs/{waiting}/explain")).token(CLIENT).send().ok(200);
+    let first = json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine",
+        "depends_on": [{"job": waiting, "when": "succeeded"}]});
+    let held = stand.submit_as(CLIENT, &first);
+    *stand.shared.waits.lock() = Some(held);
+    stand.tcp("GET", &format!("/v1/jobs/{held}/explain")).token(CLIENT).send().ok(200);
+}

@@ -168,7 +168,7 @@ pub struct Explain {
     /// Of what.
     pub question: Question,
     /// `None` when that job does not wait.
-    pub reply: Reply<Result<Option<Explanation>, NoSuchWorker>>,
+    pub reply: Reply<Result<Option<Explanation>, Unexplained>>,
 }
 
 /// What is to be explained.
@@ -193,13 +193,26 @@ pub enum Question {
         more: u32,
         /// As if this one did not wait.
         without: Option<JobId>,
+        /// The credential that asks what if; `None` = it stands for a job that was submitted.
+        by: Option<[u8; 32]>,
     },
 }
 
-/// No worker has the name or id that a question named.
+/// Why a question is not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no worker is called `{0}`")]
-pub struct NoSuchWorker(pub String);
+pub enum Unexplained {
+    /// No worker has the name or id that it named.
+    #[error("no worker is called `{0}`")]
+    NoSuchWorker(String),
+    /// The same credential asks as many what-ifs as it may at once.
+    #[error(
+        "this credential asks about two specs already, and more only when one of them is answered; try again shortly"
+    )]
+    TooManyOfOne,
+    /// Too many questions of this kind wait.
+    #[error("too many ask for explanations; try again shortly")]
+    TooMany,
+}
 
 /// Why is the scheduler not told of this job?
 #[derive(Debug, Message)]

@@ -13,7 +13,9 @@ use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::{Cpus, Seconds, Timestamp};
 use crate::contract::spec::{GpuCount, GpuRequest, MemoryKind, Resources};
 use crate::contract::worker::{Capabilities, WorkerKind};
-use crate::domain::placement::{Input, Luggage, Pass, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish};
+use crate::domain::placement::{
+    Budget, Input, Luggage, Pass, Placer, Policy, ProjectPolicy, QueuedJob, Shape, wish,
+};
 
 /// 2026-01-05 09:00:00 UTC.
 const NINE: i64 = 1_767_603_600;
@@ -67,9 +69,9 @@ impl Site {
 
     fn explain(&self, number: u128) -> String {
         let job_id = JobId::from_u128(number);
-        let mut explanation = self.placer.explain_job(job_id, at(0)).unwrap();
+        let mut explanation = self.placer.explain_job(job_id, at(0), &mut Budget::default()).unwrap();
         let job = self.placer.queue().job(job_id).unwrap();
-        let limit = self.placer.shorter_limit(&job, Seconds::new(10), at(0));
+        let limit = self.placer.shorter_limit(&job, Seconds::new(10), at(0), &mut Budget::default());
         explanation.suggestions.splice(0..0, limit);
         shown(
             &format!("$ gpulayer explain {}\n", short(number)),
@@ -80,7 +82,7 @@ impl Site {
 
     fn explain_spec(&self, shape: Shape) -> String {
         let job = wish(JobId::from_u128(999), 0, "default".into(), Arc::new(shape), at(0));
-        let explanation = self.placer.explain_wish(&job, at(0));
+        let explanation = self.placer.explain_wish(&job, at(0), &mut Budget::default());
         shown("$ gpulayer explain --spec spec.json\n", "a job of this spec", &explanation)
     }
 }

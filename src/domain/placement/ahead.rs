@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
+use super::budget::{Budget, checks};
 use super::fit::Wants;
 use super::queue::{LaneKey, Turn};
 use super::shares::{self, AT_ONCE};
@@ -50,8 +51,8 @@ impl Load {
 
 type Key = (Reverse<i32>, u128, Turn, usize);
 
-/// Who is served before a job that waits.
-pub(super) fn ahead_of(job: &QueuedJob, placer: &Placer) -> Ahead {
+/// Who is served before a job that waits; `None` when it costs more to find out who holds up nobody.
+pub(super) fn ahead_of(job: &QueuedJob, placer: &Placer, budget: &mut Budget) -> Option<Ahead> {
     let mut could_ever: HashMap<*const Shape, bool> = HashMap::new();
     let (mut lines, mut loads) = (Vec::new(), HashMap::<&str, Load>::new());
     let mut heads: BinaryHeap<Reverse<Key>> = BinaryHeap::new();
@@ -59,9 +60,12 @@ pub(super) fn ahead_of(job: &QueuedJob, placer: &Placer) -> Ahead {
     let mut own_turn = None;
     for (_, lane) in placer.queue.heads() {
         let Some((key, _)) = placer.queue.standing(lane) else { continue };
+        if budget.left() == 0 {
+            return None;
+        }
         if *key == own {
             own_turn = placer.queue.turns(lane).find(|turn| turn.job_id() == job.job_id);
-        } else if !takes_its_turn(key, &own, placer, &mut could_ever) {
+        } else if !takes_its_turn(key, &own, placer, &mut could_ever, budget) {
             continue;
         }
         let load = loads.entry(&key.project).or_insert_with(|| Load {
@@ -79,7 +83,7 @@ pub(super) fn ahead_of(job: &QueuedJob, placer: &Placer) -> Ahead {
         lines.push(Line { project: &key.project, turns: Box::new(turns), weight });
     }
     let mut ahead = Ahead::default();
-    let Some(own_turn) = own_turn else { return ahead };
+    let Some(own_turn) = own_turn else { return Some(ahead) };
     while let Some(Reverse((priority, load, turn, index))) = heads.pop() {
         if turn == own_turn {
             break;
@@ -105,7 +109,7 @@ pub(super) fn ahead_of(job: &QueuedJob, placer: &Placer) -> Ahead {
             heads.push(Reverse((next.priority, of_project.now(), next, index)));
         }
     }
-    ahead
+    Some(ahead)
 }
 
 /// Whether jobs of a lane are placed when their turn comes, as far as room decides.
@@ -114,6 +118,7 @@ fn takes_its_turn(
     own: &LaneKey,
     placer: &Placer,
     could_ever: &mut HashMap<*const Shape, bool>,
+    budget: &mut Budget,
 ) -> bool {
     // Of one project the quota keeps both, or neither.
     if key.project != own.project && placer.quota_lack(&key.project, &key.shape).is_some() {
@@ -122,12 +127,16 @@ fn takes_its_turn(
     placer.beyond_quota(&key.project, &key.shape).is_none()
         && *could_ever
             .entry(Arc::as_ptr(&key.shape))
-            .or_insert_with(|| able_workers(&key.shape, placer) >= key.shape.nodes())
+            .or_insert_with(|| able_workers(&key.shape, placer, budget) >= key.shape.nodes())
 }
 
 /// Workers that could take a task of a shape some day, as many as it needs at most.
-fn able_workers(shape: &Arc<Shape>, placer: &Placer) -> usize {
+fn able_workers(shape: &Arc<Shape>, placer: &Placer, budget: &mut Budget) -> usize {
     let wants = Wants::of(shape, &placer.pool);
-    let able = placer.pool.workers().filter(|worker| !worker.introduced() || !wants.lacks_for_good(worker));
-    able.take(shape.nodes()).count()
+    let mut looked_at = 0;
+    let workers = placer.pool.workers().inspect(|_| looked_at += 1);
+    let able = workers.filter(|worker| !worker.introduced() || !wants.lacks_for_good(worker));
+    let able = able.take(shape.nodes()).count();
+    budget.spend(checks(looked_at));
+    able
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::explain::verdict_among;
-use super::{Placer, QueuedJob, Shape};
+use super::{Budget, Placer, QueuedJob, Shape};
 use crate::contract::explain::{CountedAnswer, LastStanding, ReservedPlace, Verdict, WorkersAnswer};
 use crate::contract::ids::JobId;
 use crate::contract::quantity::Timestamp;
@@ -11,6 +11,8 @@ use crate::contract::quantity::Timestamp;
 /// Answers that are kept, and workers that are named with each.
 const ANSWERS: usize = 12;
 const NAMES: usize = 4;
+/// Checks that finding changes may cost, while other jobs wait for the next pass.
+const ADVICE_CHECKS: u32 = 100_000;
 /// Bytes of one sentence or name.
 const SAID_BYTES: usize = 400;
 
@@ -68,8 +70,9 @@ impl Placer {
     pub fn with_advice(&self, standing: LastStanding, job: &QueuedJob, now: Timestamp) -> LastStanding {
         let beyond_quota = self.beyond_quota(&job.project, &job.shape).is_some();
         let never = beyond_quota || standing.verdict == Verdict::Never;
-        let remedy = if never { self.remedy(&job.project, &job.shape) } else { None };
-        LastStanding { remedy, suggestions: self.suggestions(job, now), ..standing }
+        let mut budget = Budget::of(ADVICE_CHECKS);
+        let remedy = if never { self.remedy(&job.project, &job.shape, &mut budget) } else { None };
+        LastStanding { remedy, suggestions: self.suggestions(job, now, &mut budget), ..standing }
     }
 
     /// Why the jobs of some lanes wait, that were found without room: at most so many lanes.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::ahead::{Ahead, ahead_of};
+use super::budget::for_touching;
 use super::candidates::Candidates;
 use super::explain::{explain, line_of, shown, verdict_among};
 use super::fit::Wants;
@@ -10,7 +11,7 @@ use super::outlook;
 use super::reservations::{Applicant, Way};
 use super::suggest::{self, Change, Room};
 use super::waiting::{quota_holders, waiting_for};
-use super::{Input, Luggage, Placer, PoolWorker, QueuedJob, Shape};
+use super::{Budget, Input, Luggage, Pass, Placer, PoolWorker, QueuedJob, Shape};
 use crate::contract::explain::{Explanation, ReservedFor, Suggestion, Verdict, WorkersAnswer};
 use crate::contract::ids::{JobId, WorkerId};
 use crate::contract::quantity::Timestamp;
@@ -19,16 +20,20 @@ use crate::contract::quantity::Timestamp;
 const SUGGESTIONS: usize = 5;
 /// Longer queues are not played forward, nor are changes tried out in them: both take a copy.
 const PLAYED_JOBS: usize = 20_000;
-/// Ends of tasks that are played forward at most, and what that may cost in checks.
+/// Ends of tasks that are played forward at most.
 const PLAYED_ENDS: usize = 2_000;
-const PLAYED_CHECKS: u64 = 300_000;
+/// Scans of the workers that it takes to say what each of them answers, and what is waited for.
+const EXPLAINED_SCANS: usize = 4;
+/// Of a job for which there is room, when it costs too much to find out whether a pass keeps that for others.
+const NOT_PLAYED: &str = "so much waits that it was not worked out whether others come first";
 
 impl Placer {
     /// Why a waiting job waits; `None` when it does not.
-    pub fn explain_job(&self, job_id: JobId, now: Timestamp) -> Option<Explanation> {
+    pub fn explain_job(&self, job_id: JobId, now: Timestamp, budget: &mut Budget) -> Option<Explanation> {
         let job = self.queue.job(job_id)?;
-        let Ahead { jobs, first, favoured } = ahead_of(&job, self);
-        let explanation = self.explain_wish(&job, now);
+        let ahead = budget.within_half(|budget| ahead_of(&job, self, budget));
+        let explanation = self.explain_wish(&job, now, budget);
+        let Some(Ahead { jobs, first, favoured }) = ahead else { return Some(explanation) };
         Some(Explanation { ahead: Some(jobs), served_before: first, favoured, ..explanation })
     }
 
@@ -38,22 +43,33 @@ impl Placer {
         Some(self.summary(&job, &self.answers(&job, now)))
     }
 
-    /// How a job would stand if it was submitted now.
-    pub fn explain_wish(&self, job: &QueuedJob, now: Timestamp) -> Explanation {
-        if self.quota_lack(&job.project, &job.shape).is_some() || !self.has_seats(job, now) {
-            return Explanation { suggestions: self.suggestions(job, now), ..self.explained(job, now) };
+    /// How a job would stand if it was submitted now. When the budget is spent, what was not found by then is left out.
+    pub fn explain_wish(&self, job: &QueuedJob, now: Timestamp, budget: &mut Budget) -> Explanation {
+        if self.quota_lack(&job.project, &job.shape).is_some() || !self.has_seats(job, now, budget) {
+            let explained = self.explained(job, now, budget);
+            return Explanation { suggestions: self.suggestions(job, now, budget), ..explained };
         }
-        match self.played(job).and_then(|mut after| (!after.places(job, now)).then_some(after)) {
-            None => self.explained(job, now),
+        let mut after = self.played(job, budget);
+        match after.as_mut().and_then(|after| after.places(job, now, budget)).zip(after) {
+            Some((true, _)) => self.explained(job, now, budget),
             // There is room, and the next pass keeps it for others: how it stands then is the truth.
-            Some(after) => {
-                Explanation { suggestions: self.suggestions(job, now), ..after.explained(job, now) }
+            Some((false, after)) => {
+                let explained = after.explained(job, now, budget);
+                Explanation { suggestions: self.suggestions(job, now, budget), ..explained }
+            }
+            None => {
+                let mut explained = self.explained(job, now, budget);
+                if explained.verdict == Verdict::Fits {
+                    explained.summary = format!("{} · {NOT_PLAYED}", explained.summary);
+                }
+                explained
             }
         }
     }
 
     /// Without changes that would let it start.
-    fn explained(&self, job: &QueuedJob, now: Timestamp) -> Explanation {
+    fn explained(&self, job: &QueuedJob, now: Timestamp, budget: &mut Budget) -> Explanation {
+        budget.spend_scans(EXPLAINED_SCANS, self);
         let workers = self.answers(job, now);
         let beyond_quota = self.beyond_quota(&job.project, &job.shape).is_some();
         let verdict = match verdict_among(&workers, job.shape.nodes()) {
@@ -74,10 +90,13 @@ impl Placer {
             favoured: None,
             warnings: Vec::new(),
             untested: outlook::untested(&Wants::of(&job.shape, &self.pool), &self.pool),
-            starts_by: if verdict == Verdict::Never { None } else { self.starts_by(job, now) },
+            starts_by: match verdict {
+                Verdict::Never => None,
+                Verdict::NotNow | Verdict::Fits => budget.within_half(|half| self.starts_by(job, now, half)),
+            },
             ahead: None,
             remedy: match verdict {
-                Verdict::Never => self.remedy(&job.project, &job.shape),
+                Verdict::Never => self.remedy(&job.project, &job.shape, budget),
                 Verdict::NotNow | Verdict::Fits => None,
             },
             workers,
@@ -86,9 +105,14 @@ impl Placer {
     }
 
     /// The smallest change after which some worker could take it some day.
-    pub(super) fn remedy(&self, project: &str, shape: &Arc<Shape>) -> Option<Suggestion> {
+    pub(super) fn remedy(
+        &self,
+        project: &str,
+        shape: &Arc<Shape>,
+        budget: &mut Budget,
+    ) -> Option<Suggestion> {
         let within_quota = |shape: &Shape| self.beyond_quota(project, shape).is_none();
-        let changes = suggest::changes(shape, &self.pool, Room::Ever, within_quota);
+        let changes = suggest::changes(shape, &self.pool, Room::Ever, within_quota, budget);
         changes.into_iter().next().map(|change| change.said)
     }
 
@@ -136,66 +160,95 @@ impl Placer {
         self.pool.worker(worker_id).map_or_else(|| worker_id.to_string(), shown)
     }
 
-    /// Whether a pass now would place it.
-    pub(super) fn would_start(&self, job: &QueuedJob, now: Timestamp) -> bool {
-        self.quota_lack(&job.project, &job.shape).is_none()
-            && self.has_seats(job, now)
-            && self.played(job).is_none_or(|mut placer| placer.places(job, now))
+    /// Whether a pass now would place it, as far as that was found out.
+    pub(super) fn would_start(&self, job: &QueuedJob, now: Timestamp, budget: &mut Budget) -> bool {
+        budget.for_pass(self).is_some()
+            && self.quota_lack(&job.project, &job.shape).is_none()
+            && self.has_seats(job, now, budget)
+            && (self.is_too_long_to_play()
+                || self
+                    .played(job, budget)
+                    .is_some_and(|mut placer| placer.places(job, now, budget) == Some(true)))
     }
 
     /// Whether enough workers have room, for whomever it is kept.
-    pub(super) fn has_room(&self, job: &QueuedJob) -> bool {
+    pub(super) fn has_room(&self, job: &QueuedJob, budget: &mut Budget) -> bool {
+        budget.spend_scans(1, self);
         let wants = Wants::of(&job.shape, &self.pool);
         self.pool.workers().filter(|worker| wants.lack(worker).is_none()).take(job.shape.nodes()).count()
             == job.shape.nodes()
     }
 
-    fn has_seats(&self, job: &QueuedJob, now: Timestamp) -> bool {
+    fn has_seats(&self, job: &QueuedJob, now: Timestamp, budget: &mut Budget) -> bool {
         let mut checks = 0;
         let wants = Wants::of(&job.shape, &self.pool);
         let mut list = Candidates::find(wants, self.pool.workers(), &mut checks);
         let applicant = self.applicant_of(job, now);
-        list.seats(job.shape.nodes(), &applicant, self.ground(), &mut checks).is_some()
+        let seats = list.seats(job.shape.nodes(), &applicant, self.ground(), &mut checks);
+        budget.spend(checks);
+        seats.is_some()
     }
 
-    /// A copy in which this job waits as it is said to; `None` when that is too much to copy.
-    pub(super) fn played(&self, job: &QueuedJob) -> Option<Self> {
-        if self.queue.len() > PLAYED_JOBS {
+    fn is_too_long_to_play(&self) -> bool {
+        self.queue.len() > PLAYED_JOBS
+    }
+
+    /// A copy in which this job waits as it is said to; `None` when that is too much to copy, or nothing could be tried in
+    /// it.
+    pub(super) fn played(&self, job: &QueuedJob, budget: &mut Budget) -> Option<Self> {
+        if self.is_too_long_to_play() || budget.for_pass(self).is_none() {
             return None;
         }
+        budget.spend(for_touching(self.queue.len()));
         let mut placer = self.clone();
         placer.queue.insert(job.clone());
         Some(placer)
     }
 
-    pub(super) fn places(&mut self, job: &QueuedJob, now: Timestamp) -> bool {
-        let pass = self.apply(Input::Pass { now, budget_checks: u32::MAX }).unwrap_or_default();
-        pass.placements.iter().any(|placed| placed.job.job_id == job.job_id)
+    /// A pass of a copy, with what is left; `None` = nothing is.
+    fn play(&mut self, now: Timestamp, budget: &mut Budget) -> Option<Pass> {
+        let pass = self.tried_pass(now, budget.for_pass(self)?);
+        budget.spend(pass.checks);
+        Some(pass)
     }
 
-    pub(super) fn suggestions(&self, job: &QueuedJob, now: Timestamp) -> Vec<Suggestion> {
-        let helps = |change: &Change| {
-            self.would_start(&QueuedJob { shape: change.shape.clone(), ..job.clone() }, now)
-        };
+    /// Whether a pass of this copy places it; `None` = the budget was spent before that was found out.
+    pub(super) fn places(&mut self, job: &QueuedJob, now: Timestamp, budget: &mut Budget) -> Option<bool> {
+        let pass = self.play(now, budget)?;
+        let placed = pass.placements.iter().any(|placed| placed.job.job_id == job.job_id);
+        (placed || !pass.exhausted).then_some(placed)
+    }
+
+    pub(super) fn suggestions(
+        &self,
+        job: &QueuedJob,
+        now: Timestamp,
+        budget: &mut Budget,
+    ) -> Vec<Suggestion> {
         let within_quota = |shape: &Shape| self.quota_lack(&job.project, shape).is_none();
-        let changes = suggest::changes(&job.shape, &self.pool, Room::Now, within_quota);
+        let changes = budget
+            .within_half(|budget| suggest::changes(&job.shape, &self.pool, Room::Now, within_quota, budget));
+        let helps = |change: &Change| {
+            self.would_start(&QueuedJob { shape: change.shape.clone(), ..job.clone() }, now, budget)
+        };
         changes.into_iter().filter(helps).take(SUGGESTIONS).map(|change| change.said).collect()
     }
 
-    /// When it starts at the latest: the queue is played forward, with every task taking all the time it may.
-    fn starts_by(&self, job: &QueuedJob, now: Timestamp) -> Option<Timestamp> {
-        let mut placer = self.played(job)?;
+    /// When it starts at the latest: the queue is played forward, with every task taking all the time it may. `None` also
+    /// when that was not found out.
+    fn starts_by(&self, job: &QueuedJob, now: Timestamp, budget: &mut Budget) -> Option<Timestamp> {
+        let mut placer = self.played(job, budget)?;
         let mut now = now;
-        let mut checks = 0_u64;
+        let ends = for_touching(self.pool.all_holdings().count());
         for _ in 0..PLAYED_ENDS {
-            let pass = placer.apply(Input::Pass { now, budget_checks: u32::MAX }).unwrap_or_default();
-            checks += u64::from(pass.checks);
+            let pass = placer.play(now, budget)?;
             if pass.placements.iter().any(|placed| placed.job.job_id == job.job_id) {
                 return Some(now);
             }
-            if checks > PLAYED_CHECKS {
+            if pass.exhausted {
                 return None;
             }
+            budget.spend(ends);
             let next = placer.pool.next_end()?;
             now = now.max(next);
             for (worker_id, place) in placer.pool.ending_by(now) {

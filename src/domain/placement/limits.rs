@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Placer, QueuedJob, Shape, rounded_down};
+use super::{Budget, Placer, QueuedJob, Shape, rounded_down};
 use crate::contract::explain::Suggestion;
 use crate::contract::quantity::{Seconds, Timestamp};
 
@@ -17,14 +17,24 @@ const IN_MINUTES: Seconds = Seconds::new(600);
 
 impl Placer {
     /// The longest `timeout_s`, of those that were tried, with which this job would start now; `None` when none would, or
-    /// it starts as it is. `grace` is its `grace_s`. Takes a few copies of the queue.
-    pub fn shorter_limit(&self, job: &QueuedJob, grace: Seconds, now: Timestamp) -> Option<Suggestion> {
-        if self.quota_lack(&job.project, &job.shape).is_some() || !self.has_room(job) {
+    /// it starts as it is. `grace` is its `grace_s`. Takes a few copies of the
+    /// queue, as far as the budget goes.
+    pub fn shorter_limit(
+        &self,
+        job: &QueuedJob,
+        grace: Seconds,
+        now: Timestamp,
+        budget: &mut Budget,
+    ) -> Option<Suggestion> {
+        if budget.for_pass(self).is_none()
+            || self.quota_lack(&job.project, &job.shape).is_some()
+            || !self.has_room(job, budget)
+        {
             return None;
         }
         // Reservations are made in passing, when somebody is about to be overtaken.
-        let mut after = self.played(job)?;
-        if after.places(job, now) {
+        let mut after = self.played(job, budget)?;
+        if after.places(job, now, budget)? {
             return None;
         }
         let free_by: BTreeSet<Timestamp> =
@@ -39,7 +49,7 @@ impl Placer {
             let shape = Arc::new(Shape { bound_s: Some(bound), ..(*job.shape).clone() });
             (limit, QueuedJob { shape, ..job.clone() })
         });
-        let (limit, _) = tried.into_iter().find(|(_, job)| self.would_start(job, now))?;
+        let (limit, _) = tried.into_iter().find(|(_, job)| self.would_start(job, now, budget))?;
         Some(Suggestion {
             change: format!("--timeout {} or less", typed(limit)),
             pointer: "/timeout_s".to_owned(),

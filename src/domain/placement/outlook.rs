@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::explain::{explain, line_of};
 use super::fit::Wants;
-use super::{Placer, Pool, PoolWorker, Shape};
+use super::{Budget, Placer, Pool, PoolWorker, Shape};
 use crate::contract::explain::Suggestion;
 use crate::domain::support::{self, Shortfall};
 
@@ -35,7 +35,7 @@ impl Placer {
     /// What can be said at once of a job of this shape. Costs a check of each worker at most.
     pub fn outlook(&self, project: &str, shape: &Arc<Shape>) -> Outlook {
         if let Some(lack) = self.beyond_quota(project, shape) {
-            let change = self.remedy(project, shape);
+            let change = self.remedy(project, shape, &mut Budget::default());
             let never = Never { reason: lack.to_string(), change, judged: usize::MAX, by_quota: true };
             return Outlook { never: Some(never), untested: None };
         }
@@ -60,7 +60,8 @@ impl Placer {
 
     fn never(&self, project: &str, shape: &Arc<Shape>, judged: usize) -> Never {
         let reason = line_of(&explain(shape, &self.pool, |_| None), shape.nodes());
-        Never { reason, change: self.remedy(project, shape), judged, by_quota: false }
+        let change = self.remedy(project, shape, &mut Budget::default());
+        Never { reason, change, judged, by_quota: false }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::budget::for_touching;
 use super::candidates::{Candidates, Ground, Seat};
 use super::fit::Wants;
 use super::gpus::GpuUuid;
@@ -91,6 +92,21 @@ enum Reserving {
     HeldUp,
 }
 
+/// How much a pass may look at.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    checks: u32,
+    /// Whether the next call need not get on: then nothing is looked at beyond the checks but what one step needs, and
+    /// the order of the lanes counts as well.
+    strict: bool,
+}
+
+impl Limit {
+    const fn ends(self, checks: u32) -> bool {
+        self.strict && checks >= self.checks
+    }
+}
+
 /// Shapes that no worker could ever take are forgotten when there are so many.
 const MOST_HOPELESS: usize = 4_096;
 
@@ -98,11 +114,21 @@ impl Placer {
     /// Places what can be placed now. Costs at most two checks per shape and worker, two per placement and a few for
     /// its luggage, besides the few reservations; `budget_checks` may be overrun by the scan of one shape, so that every call gets on.
     pub(super) fn pass(&mut self, now: Timestamp, budget_checks: u32) -> Pass {
+        self.pass_within(now, Limit { checks: budget_checks, strict: false })
+    }
+
+    /// One that is only tried out, on a copy. It ends as soon as the checks are spent, and one step may overrun them, by
+    /// eight scans of the workers at most.
+    pub(super) fn tried_pass(&mut self, now: Timestamp, most_checks: u32) -> Pass {
+        self.pass_within(now, Limit { checks: most_checks, strict: true })
+    }
+
+    fn pass_within(&mut self, now: Timestamp, limit: Limit) -> Pass {
         self.shares.advance(now);
         let mut pass = Pass::default();
         loop {
             let dropped = self.reservations.dropped();
-            self.round(now, budget_checks, &mut pass);
+            self.round(now, limit, &mut pass);
             // What was reserved for a job that was placed, maybe elsewhere, is open to those that came before it.
             if pass.exhausted || self.reservations.dropped() == dropped {
                 return pass;
@@ -111,13 +137,20 @@ impl Placer {
     }
 
     /// Every lane once, in the order of service.
-    fn round(&mut self, now: Timestamp, budget_checks: u32, pass: &mut Pass) {
+    fn round(&mut self, now: Timestamp, limit: Limit, pass: &mut Pass) {
+        if limit.strict {
+            pass.checks = pass.checks.saturating_add(for_touching(self.queue.lanes()));
+        }
         let mut heads: BinaryHeap<Reverse<Key>> = BinaryHeap::with_capacity(self.queue.lanes());
         let all: Vec<_> = self.queue.heads().collect();
         heads.extend(all.into_iter().filter_map(|(turn, lane)| Some(Reverse(self.key(turn, lane)?))));
         let mut lists = Lists::new();
         let mut passed_over = PassedOver::default();
         while let Some(Reverse(key)) = heads.pop() {
+            if limit.ends(pass.checks) {
+                pass.exhausted = true;
+                break;
+            }
             let Some(fresh) = self.key(key.turn, key.lane) else { continue };
             if fresh.load > key.load {
                 // The project was given something since this was ordered.
@@ -136,7 +169,7 @@ impl Placer {
                 }
                 continue;
             }
-            if pass.checks >= budget_checks {
+            if pass.checks >= limit.checks {
                 pass.exhausted = true;
                 break;
             }
@@ -151,9 +184,13 @@ impl Placer {
                 continue;
             };
             // It goes before others: what those will need is reserved first.
-            if self.reserve_for_overtaken(&mut passed_over, now, &mut pass.checks) {
+            if self.reserve_for_overtaken(&mut passed_over, now, limit, &mut pass.checks) {
                 heads.push(Reverse(key));
                 continue;
+            }
+            if limit.ends(pass.checks) {
+                pass.exhausted = true;
+                break;
             }
             if let Some(placed) = self.seat(turn, &lane_key, seats, now) {
                 pass.placements.push(placed);
@@ -257,11 +294,13 @@ impl Placer {
         &mut self,
         passed_over: &mut PassedOver,
         now: Timestamp,
+        limit: Limit,
         checks: &mut u32,
     ) -> bool {
         let mut reserved = false;
         while self.reservations.len() < self.policy.reservations as usize
             && passed_over.held_up != Some(self.reservations.dropped())
+            && !limit.ends(*checks)
             && let Some(&(turn, lane)) = passed_over.waiting.front()
         {
             match self.reserve_for(turn, lane, now, checks) {

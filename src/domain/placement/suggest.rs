@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::budget::{Budget, checks};
 use super::fit::{Cores, Wants};
 use super::sizes::{AtMost, Bytes};
 use super::{Amount, Pool, PoolWorker, Shape};
@@ -46,17 +47,20 @@ impl Room {
 }
 
 /// Changes after which there is room, the smallest of each kind, as far as the workers and its `quota` decide: whether
-/// the project may have a shape.
+/// the project may have a shape. None is tried any more when the budget is spent.
 pub(super) fn changes(
     shape: &Arc<Shape>,
     pool: &Pool,
     room: Room,
     quota: impl Fn(&Shape) -> bool,
+    budget: &mut Budget,
 ) -> Vec<Change> {
-    let fits = |shape: &Arc<Shape>| {
-        if !quota(shape) {
+    let workers = checks(pool.workers().count());
+    let mut fits = |shape: &Arc<Shape>| {
+        if budget.left() < workers || !quota(shape) {
             return false;
         }
+        budget.spend(workers);
         let wants = Wants::of(shape, pool);
         pool.workers().filter(|worker| room.is_for(&wants, worker)).count() >= shape.nodes()
     };

@@ -3,7 +3,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 
-use crate::actors::messages::front_desk::{Explain, Held, NoSuchWorker, Question};
+use crate::actors::messages::front_desk::{Explain, Held, Question, Unexplained};
 use crate::clock;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::explain::{Explanation, PastExplanation, WhatIf};
@@ -52,7 +52,7 @@ pub async fn job(
         // An array waits as the first of its children does that waits.
         let job_id = if let Some(Held::Child(child)) = held { child } else { id };
         let question = Question::Job { job_id, grace_s: spec.grace_s };
-        if let Ok(Some(mut explanation)) = answered(&state, question).await? {
+        if let Some(mut explanation) = answered(&state, question).await? {
             show_to(&client, &state, &mut explanation);
             return Ok(HttpResponse::Ok().json(explanation));
         }
@@ -72,10 +72,16 @@ pub async fn job(
         return Err(Refusal::new(ErrorCode::NotWaiting, why));
     }
     let wish = QueuedJob { submitted_at: job.submitted_at, ..wished(id, &spec) };
-    let question =
-        Question::Wish { job: Box::new(wish), grace_s: spec.grace_s, like: None, more: 0, without: None };
+    let question = Question::Wish {
+        job: Box::new(wish),
+        grace_s: spec.grace_s,
+        like: None,
+        more: 0,
+        without: None,
+        by: None,
+    };
     match answered(&state, question).await? {
-        Ok(Some(mut explanation)) => {
+        Some(mut explanation) => {
             show_to(&client, &state, &mut explanation);
             let first = if let Some(Held::Reason(reason)) = held { Some(reason) } else { job.queue_reason };
             explanation.held = Some(first.unwrap_or_else(|| ON_ITS_WAY.to_owned()));
@@ -83,9 +89,7 @@ pub async fn job(
             (explanation.starts_by, explanation.suggestions) = (None, Vec::new());
             Ok(HttpResponse::Ok().json(explanation))
         }
-        Ok(None) | Err(_) => {
-            Err(Refusal::new(ErrorCode::NotWaiting, format!("job {id} does not wait for a worker yet")))
-        }
+        None => Err(Refusal::new(ErrorCode::NotWaiting, format!("job {id} does not wait for a worker yet"))),
     }
 }
 
@@ -94,13 +98,23 @@ fn wished(id: JobId, spec: &JobSpec) -> QueuedJob {
     wish(id, spec.priority, spec.project.as_str().into(), Shape::of(spec).into(), clock::now())
 }
 
-type Answer = Result<Option<Explanation>, NoSuchWorker>;
+/// `Retry-After` where too many ask: until then some questions are answered.
+const ASK_AGAIN_AFTER_S: u32 = 1;
 
-/// The scheduler's answer. It drops questions when too many wait.
-async fn answered(state: &EdgeState, question: Question) -> Result<Answer, Refusal> {
-    let asked = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply }));
-    asked.await.map_err(|_| {
-        Refusal::new(ErrorCode::Overloaded, "too many ask for explanations; try again shortly".to_owned())
+/// The scheduler's answer; `None` when that job does not wait.
+async fn answered(state: &EdgeState, question: Question) -> Result<Option<Explanation>, Refusal> {
+    let answer = desk::ask(|reply| state.ports.desk.explain.do_send(Explain { question, reply })).await?;
+    answer.map_err(|unexplained| {
+        let detail = unexplained.to_string();
+        match unexplained {
+            Unexplained::NoSuchWorker(_) => {
+                let fault = Fault { pointer: "/like".to_owned(), code: "invalid".to_owned(), detail };
+                Refusal::faults(ErrorCode::InvalidRequest, vec![fault])
+            }
+            Unexplained::TooManyOfOne | Unexplained::TooMany => {
+                Refusal::new(ErrorCode::Overloaded, detail).retry_after(ASK_AGAIN_AFTER_S)
+            }
+        }
     })
 }
 
@@ -164,23 +178,12 @@ pub async fn what_if(
         return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
     }
     let (job, grace_s) = (Box::new(wished(clock::job_id(), &read.spec)), read.spec.grace_s);
-    let question = Question::Wish { job, grace_s, like: asked.like, more, without: asked.without };
-    let answer = answered(&state, question).await?;
-    match answer {
-        Ok(mut explanation) => {
-            if let Some(explanation) = &mut explanation {
-                show_to(&client, &state, explanation);
-                explanation.warnings = read.warnings;
-            }
-            Ok(HttpResponse::Ok().json(explanation))
-        }
-        Err(unknown) => {
-            let fault = Fault {
-                pointer: "/like".to_owned(),
-                code: "invalid".to_owned(),
-                detail: unknown.to_string(),
-            };
-            Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]))
-        }
+    let by = Some(client.credential);
+    let question = Question::Wish { job, grace_s, like: asked.like, more, without: asked.without, by };
+    let mut explanation = answered(&state, question).await?;
+    if let Some(explanation) = &mut explanation {
+        show_to(&client, &state, explanation);
+        explanation.warnings = read.warnings;
     }
+    Ok(HttpResponse::Ok().json(explanation))
 }
