@@ -178,7 +178,7 @@ pub struct WhatIf {
     /// As if there were more workers like this one (a name or an id), all of them idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
-    /// So many (1).
+    /// So many (1); only with `like`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more: Option<u32>,
     /// As if this job were gone (its id).

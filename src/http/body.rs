@@ -68,6 +68,15 @@ pub fn parse_object<T: DeserializeOwned>(
     body: &[u8],
     known: &[&str],
 ) -> Result<Asked<T>, Refusal> {
+    object_in(body, known, wants_strict(request))
+}
+
+/// The same where the answer has no place for warnings: unknown fields are faults.
+pub fn parse_strictly<T: DeserializeOwned>(body: &[u8], known: &[&str]) -> Result<T, Refusal> {
+    object_in(body, known, true).map(|asked| asked.asked)
+}
+
+fn object_in<T: DeserializeOwned>(body: &[u8], known: &[&str], strict: bool) -> Result<Asked<T>, Refusal> {
     let (value, mut faults) = match body {
         [] => (Value::Object(Map::new()), Vec::new()),
         body => read_value(body)?,
@@ -75,7 +84,6 @@ pub fn parse_object<T: DeserializeOwned>(
     let Value::Object(mut fields) = value else {
         return Err(no_object(&value));
     };
-    let strict = wants_strict(request);
     let mut warnings = Vec::new();
     for name in fields.keys().filter(|name| !known.contains(&name.as_str())).take(REMARKS) {
         let pointer = format!("/{}", escaped(name));

@@ -1,5 +1,6 @@
 //! `…/explain`: nothing is submitted, and faults are told in the place where they are.
 
+use gpulayer::contract::ids::JobId;
 use gpulayer::contract::job::JobState;
 use serde_json::json;
 
@@ -22,6 +23,33 @@ fn a_spec_is_judged_and_not_submitted() {
     assert!(faulty.pointers().contains(&"/spec/priority".to_owned()), "{:?}", faulty.pointers());
     assert_eq!(ask(&json!({"spec": spec, "like": "box"})).ok(422).pointers(), ["/like"]);
     assert_eq!(ask(&json!({"spec": spec, "more": 100_000})).ok(422).pointers(), ["/more"]);
+    assert_eq!(ask(&json!({"spec": spec, "more": 2})).ok(422).pointers(), ["/more"], "more of which?");
+    let misspelt = ask(&json!({"spec": spec, "lik": "box"})).ok(422);
+    assert_eq!(misspelt.pointers(), ["/lik"]);
+    assert!(misspelt.json()["errors"][0]["detail"].as_str().unwrap().contains("did you mean `like`?"));
+}
+
+/// Of jobs that are named, those that the asker does not see are as absent as those that never were.
+#[test]
+fn a_question_is_refused_for_the_jobs_that_its_submission_would_be_refused_for() {
+    let stand = Stand::start();
+    let secret = json!({"workload": {"command": {"argv": ["true"]}}, "project": "secret"});
+    let hidden = stand.submit_as(CLIENT, &secret);
+    let seen =
+        stand.submit_as(CLIENT, &json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine"}));
+    for (named, refused) in [(seen, false), (hidden, true), (JobId::from_u128(7), true)] {
+        let spec = json!({"workload": {"command": {"argv": ["true"]}}, "project": "mine",
+            "depends_on": [{"job": named, "when": "succeeded"}]});
+        let asked = stand.tcp("POST", "/v1/explain").token(SUBMITTER).json(&json!({"spec": spec})).send();
+        let submitted = stand.tcp("POST", "/v1/jobs").token(SUBMITTER).json(&spec).send();
+        if refused {
+            assert_eq!(asked.ok(422).pointers(), ["/spec/depends_on/0/job"]);
+            assert_eq!(submitted.ok(422).pointers(), ["/depends_on/0/job"]);
+        } else {
+            asked.ok(200);
+            submitted.ok(201);
+        }
+    }
 }
 
 /// What a project may have, and has, is told to those who see it.

@@ -16,11 +16,12 @@ use crate::domain::credentials::JobAct;
 use crate::domain::dependency::named;
 use crate::domain::placement::{QueuedJob, Shape, wish};
 use crate::domain::spec;
-use crate::http::body::{self, Asked, JSON_LIMIT_BYTES};
+use crate::http::body::{self, JSON_LIMIT_BYTES};
 use crate::http::caller::Client;
 use crate::http::desk;
 use crate::http::query::Query;
 use crate::http::reading::job_id_in;
+use crate::http::references;
 use crate::http::refusal::Refusal;
 use crate::http::routes::submit;
 use crate::http::state::EdgeState;
@@ -160,23 +161,33 @@ pub async fn what_if(
     let bytes = body::read_json_bytes(&request, payload, JSON_LIMIT_BYTES).await?;
     Query::none(&request)?;
     let fields = ["spec", "like", "more", "without"];
-    let Asked { asked, .. } = body::parse_object::<WhatIf>(&request, &bytes, &fields)?;
+    let asked: WhatIf = body::parse_strictly(&bytes, &fields)?;
     let options = submit::options(&request, &client);
     let document = with_project(asked.spec, &client);
-    let faults = Bounds::of(&client, &state.ports).faults_of_wish(&document, "/spec");
-    if !faults.is_empty() {
-        return Err(Refusal::faults(ErrorCode::InvalidSpec, faults));
-    }
-    let read = spec::read(&document, "/spec", options).map_err(Refusal::spec)?;
+    let read = spec::read(&document, "/spec", options);
+    let mut faults = Bounds::of(&client, &state.ports).faults_of_wish(&document, "/spec");
+    faults.extend(references::named(&document, "/spec", &client, &state.ports.reads)?.faults);
+    let read = match read {
+        Ok(read) if faults.is_empty() => read,
+        Ok(_) => return Err(Refusal::faults(ErrorCode::InvalidSpec, faults)),
+        Err(mut found) => {
+            found.extend(faults);
+            return Err(Refusal::spec(found));
+        }
+    };
     if let Some(without) = asked.without {
         state.check_seen(&client, without)?;
     }
-    let more = asked.more.unwrap_or(1);
-    if more > MOST_SUPPOSED {
-        let detail = format!("a number from 0 to {MOST_SUPPOSED} is expected");
+    let refused = match asked.more {
+        Some(more) if more > MOST_SUPPOSED => Some(format!("a number from 0 to {MOST_SUPPOSED} is expected")),
+        Some(_) if asked.like.is_none() => Some("more workers like which? `like` names one".to_owned()),
+        _ => None,
+    };
+    if let Some(detail) = refused {
         let fault = Fault { pointer: "/more".to_owned(), code: "invalid".to_owned(), detail };
         return Err(Refusal::faults(ErrorCode::InvalidRequest, vec![fault]));
     }
+    let more = asked.more.unwrap_or(1);
     let (job, grace_s) = (Box::new(wished(clock::job_id(), &read.spec)), read.spec.grace_s);
     let by = Some(client.credential);
     let question = Question::Wish { job, grace_s, like: asked.like, more, without: asked.without, by };
