@@ -96,7 +96,9 @@ pub struct Job {
     pub submitted_by: String,
     /// Where it stands.
     pub state: JobState,
-    /// Why it is not placed yet, grouped per worker; only while queued.
+    /// Why it is not placed yet, grouped per worker; only while queued. A list of jobs says it only of those that wait for
+    /// something else (other jobs, their next attempt): of one that waits for a worker it is null there, and said by
+    /// `GET /v1/jobs/{id}`.
     pub queue_reason: Option<String>,
     /// The spec in canonical form (defaults left out).
     #[schema(value_type = super::spec::JobSpec)]
