@@ -82,11 +82,12 @@ impl WaitReason {
 mod tests {
     use super::*;
 
-    const FULL: &str = include_str!("../../tests/protocol/v1/Explanation.full.json");
-
     #[test]
     fn what_is_kept_for_another_is_no_promise() {
-        let mut explanation: Explanation = serde_json::from_str(FULL).unwrap();
+        // Read, and not compiled in: a source package comes without the tests.
+        let full = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protocol/v1/Explanation.full.json");
+        let mut explanation: Explanation =
+            serde_json::from_str(&std::fs::read_to_string(full).unwrap()).unwrap();
         (explanation.quota, explanation.held) = (None, None);
         let waiting = explanation.waiting_for.as_mut().unwrap();
         (waiting.preempted, waiting.up_to_s, waiting.more) = (false, None, 0);

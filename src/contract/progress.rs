@@ -45,6 +45,6 @@ mod tests {
         };
         assert_eq!(written(4.0), r#"{"done":4}"#);
         assert_eq!(written(0.5), r#"{"done":0.5}"#);
-        assert_eq!(written(1e300), r#"{"done":1e300}"#);
+        assert_eq!(serde_json::from_str::<TaskProgress>(&written(1e300)).unwrap().done, Some(1e300));
     }
 }

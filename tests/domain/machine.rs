@@ -350,8 +350,11 @@ impl World {
             Happening::Evict { task } => {
                 if let Some((job, task_id, _)) = self.task(task) {
                     let attempt = self.jobs[job].attempt();
+                    // Of a gang it may be the last of those that were waited for after another was lost.
+                    let alone = matches!(self.jobs[job].stage(), Stage::Placed(tasks) if tasks.len() == 1);
                     self.step(job, |job, ledger| job.evict(ledger, task_id));
-                    assert_eq!(self.jobs[job].attempt(), attempt, "an eviction by itself uses no attempt");
+                    let used = self.jobs[job].attempt() - attempt;
+                    assert!(used == 0 || !alone, "an eviction by itself uses no attempt");
                     assert_eq!(self.step(job, |job, ledger| job.evict(ledger, task_id)), Some(false));
                 }
             }
