@@ -2,7 +2,7 @@
 //! and at an end that is no success.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -41,28 +41,26 @@ pub(super) async fn keep(
     let (at, host) = (folder.clone(), Arc::clone(around));
     let packed = tokio::task::spawn_blocking(move || pack(&host, &at)).await;
     let packed = packed.map_err(|gone| gone.to_string())?.map_err(|error| said(&error))?;
-    if !packed {
-        return Ok(None);
-    }
-    let path = folder.packed_checkpoint();
-    let sent = publish(around, &path, || File::open(&path), &RoomPatience::default()).await;
-    // Removed with the task at the latest.
-    let _ = std::fs::remove_file(&path);
+    let Some(packed) = packed else { return Ok(None) };
+    let again = || packed.try_clone().and_then(|mut file| file.rewind().map(|()| file));
+    let sent = publish(around, "the checkpoint".as_ref(), again, &RoomPatience::default()).await;
     sent.map(|sent| Some(KeptCheckpoint { artifact: sent.digest, size_bytes: sent.size_bytes }))
 }
 
-fn pack(around: &Surroundings, folder: &TaskFolder) -> io::Result<bool> {
+/// Into a file without a name: one that is given up in the middle, because its task has ended, may still be written when
+/// the next one is packed.
+fn pack(around: &Surroundings, folder: &TaskFolder) -> io::Result<Option<File>> {
     let tmp = folder.open_tmp()?;
     let everything = Output { path: CHECKPOINT.to_owned(), name: None, optional: true };
     let collected =
         artifacts::collect_in_real_folder(tmp.as_fd(), &[everything]).map_err(io::Error::other)?;
     if collected.files.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
-    let to = File::options().write(true).create(true).truncate(true).open(folder.packed_checkpoint())?;
+    let to = folder.nameless_file()?;
     let open = |file: &artifacts::CollectedFile, tmp: std::os::fd::BorrowedFd<'_>| {
         file.open(tmp).and_then(|open| readable_by_task(around, open))
     };
     artifacts::pack(&collected.files, tmp.as_fd(), open, &to)?;
-    Ok(true)
+    Ok(Some(to))
 }

@@ -21,6 +21,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
@@ -41,7 +42,6 @@ pub(super) const WORKSPACE: &str = "workspace";
 pub(super) const TMP: &str = "tmp";
 pub(super) const FUNCTION: &str = "function";
 pub(super) const CHECKPOINT: &str = "checkpoint";
-const PACKED_FILE: &str = "checkpoint.tar";
 const KEPT_FILE: &str = "checkpoint-kept";
 const PROGRESS_FILE: &str = ".gpulayer-progress.json";
 /// More is not read.
@@ -50,8 +50,6 @@ const MOST_PROGRESS_BYTES: u64 = 16 * 1024;
 pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 /// What the log of some leaves beside that.
 const LOG_LEFTOVERS: [&str; 2] = [process::OVERFLOW_FILE, process::WHOLE_LOG_FILE];
-/// What the checkpoints of some leave.
-const CHECKPOINT_LEFTOVERS: [&str; 2] = [PACKED_FILE, KEPT_FILE];
 
 /// The mode of a folder that other users may pass through and not list.
 const PASSABLE: u32 = 0o711;
@@ -214,9 +212,14 @@ impl TaskFolder {
         self.tmp().join(CHECKPOINT)
     }
 
-    /// The same as one file, on its way to the server.
-    pub(super) fn packed_checkpoint(&self) -> PathBuf {
-        self.path.join(PACKED_FILE)
+    /// A new file on the disk of the task that nobody else finds.
+    pub(super) fn nameless_file(&self) -> io::Result<File> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let path = self.path.join(format!("packed-{}", MADE.fetch_add(1, Ordering::Relaxed)));
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        fs::remove_file(&path)?;
+        Ok(file)
     }
 
     /// Opens the temporary folder.
@@ -309,7 +312,7 @@ impl TaskFolder {
         fs::rename(&self.path, to)?;
         remove_files(folder.as_fd(), &LEFTOVERS)?;
         remove_files(folder.as_fd(), &LOG_LEFTOVERS)?;
-        remove_files(folder.as_fd(), &CHECKPOINT_LEFTOVERS)?;
+        remove_files(folder.as_fd(), &[KEPT_FILE])?;
         remove_files(folder.as_fd(), &[TASK_FILE, BEFORE_FILE])?;
         for name in [TMP, FUNCTION] {
             remove_in(folder.as_fd(), name).map_err(io::Error::other)?;

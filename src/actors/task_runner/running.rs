@@ -241,7 +241,7 @@ pub(super) async fn watch(
     tell(event);
 }
 
-/// Keeps the checkpoint that the program counts as this one. One that could not be kept is tried again at the end.
+/// Keeps the checkpoint that the program counts as this one. One that could not be kept is tried again, at the end at the latest.
 async fn keep_checkpoint(
     around: Arc<Surroundings>,
     folder: TaskFolder,
