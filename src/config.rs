@@ -12,6 +12,7 @@ mod table;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::contract::pin::Pin;
 use crate::contract::quantity::Seconds;
@@ -83,6 +84,8 @@ pub struct Settings {
     pub uv: Option<PathBuf>,
     /// Processes and threads a task of the local worker may have; `None` = a part of what the kernel has.
     pub task_pids_max: Option<u64>,
+    /// How long the process of a reusable function waits on a worker of this machine; zero = not at all.
+    pub reuse_idle: Duration,
 }
 
 /// How one daemon process is meant to run. Made by the command line, carried out by the daemon.

@@ -161,6 +161,7 @@ fn start_worker(
     worker.secrets = options.settings.secret_source(options.tcp.is_none());
     worker.log_limits = options.settings.log_limits;
     worker.task_pids_max = options.settings.task_pids_max;
+    worker.reuse_idle = options.settings.reuse_idle;
     worker.uv = options.settings.uv.clone();
     worker.gpus.nvml = Nvml::of_setting(options.settings.nvml.as_deref());
     worker.gpus.offered = options.settings.worker_gpus.clone();

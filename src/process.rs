@@ -38,6 +38,7 @@ pub mod priority;
 mod recorder;
 mod redacted;
 mod remark;
+mod resident;
 mod resolve;
 mod shim;
 mod signal_name;
@@ -69,11 +70,12 @@ use crate::domain::task_run::WholeLog;
 
 pub use identity::holder;
 pub use kernel_log::kernel_log;
-pub use memory::give_back_free_memory;
+pub use memory::{give_back_free_memory, meminfo_bytes};
 pub use oom_score::protect_from_out_of_memory;
 pub use open_files::raise_open_files;
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use prelude::Prelude;
+pub use resident::Stay;
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
 pub use spool_tail::spool_tail;
@@ -144,6 +146,9 @@ pub struct Launch {
     /// Files of [`host_lock`] that the shim shares for the life of the task's tree: those of its GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "frame::os_list")]
     pub gpu_locks: Vec<OsString>,
+    /// Whether the program may stay after the task, and for which others; `None` = it is gone with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stay: Option<Stay>,
     /// Whose rights the program has; `None` = those of the shim. Another user's want a shim that runs as root, and
     /// folders which that user can reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -92,6 +92,8 @@ pub struct WorkerOptions {
     /// Processes and threads one of its tasks may have at once; `None` = half of what the kernel numbers, and at most
     /// 32768.
     pub task_pids_max: Option<u64>,
+    /// How long the process of a reusable function waits for its next task; zero = not at all.
+    pub reuse_idle: Duration,
     /// What shims are made from; `None` = this program, which then calls `process::run_if_shim` first.
     pub shim_binary: Option<PathBuf>,
     /// Where the secrets of its tasks are found.
@@ -131,6 +133,7 @@ impl WorkerOptions {
             cpus: None,
             memory_bytes: None,
             task_pids_max: None,
+            reuse_idle: Duration::from_secs(60),
             shim_binary: None,
             secrets: SecretSource::default(),
             orphan_timeout: Duration::from_secs(86_400),
@@ -332,6 +335,7 @@ impl Life {
             orphan_timeout: self.options.orphan_timeout,
             log_limits: self.options.log_limits,
             task_pids_max: self.options.task_pids_max.unwrap_or_else(machine::task_pids_max),
+            reuse_idle: self.options.reuse_idle,
             task_user: self.options.task_user.clone(),
             uv: self.options.uv.clone(),
             session_over: session_over.clone(),

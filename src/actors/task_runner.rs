@@ -101,6 +101,8 @@ pub struct TaskRunnerOptions {
     pub log_limits: LogLimits,
     /// Processes and threads a task may have at once.
     pub task_pids_max: u64,
+    /// How long the process of a reusable function waits for its next task; zero = not at all.
+    pub reuse_idle: Duration,
     /// Whom tasks run as; `None` = the worker's own user.
     pub task_user: Option<Account>,
     /// The `uv` that builds their Python environments; `None` = the one that a task's `PATH` leads to.

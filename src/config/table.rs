@@ -25,6 +25,7 @@ enum Kind {
     Few,
     Bytes,
     Seconds,
+    SomeSeconds,
     Cpus,
     Switch,
     Names,
@@ -41,6 +42,7 @@ impl Kind {
             Kind::Few => "a number from 0 to 256",
             Kind::Bytes => "a number of bytes, or a size such as `2GiB`",
             Kind::Seconds => "a number of seconds above 0",
+            Kind::SomeSeconds => "a number of seconds from 0",
             Kind::Cpus => "a number of CPUs above 0 with up to 3 decimals",
             Kind::Gpus => {
                 "`all`, `none`, how many, or a list of places in PCI order and uuids (as text with commas between)"
@@ -106,6 +108,7 @@ settings! {
     "uv" "GPULAYER_UV" "" Text "The `uv` by which a worker of this machine builds Python environments: a path; when not set, the one in a task's `PATH`, beside `gpulayer`, or in `~/.local/bin`.";
     "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
     "task_pids_max" "GPULAYER_TASK_PIDS_MAX" "" Count "Processes and threads a task of the daemon's own worker may have at once, where the machine can hold it to that (`docs/OPERATING.md`, Limits); half of what the kernel numbers, and at most 32768, when not set.";
+    "reuse_idle_s" "GPULAYER_REUSE_IDLE_S" "60" SomeSeconds "How long the process of a function with `reuse` waits on a worker of this machine for its next call; 0 = not at all, each call has a process of its own.";
 }
 
 /// Reads `config.toml`; an absent file is an empty one.
@@ -206,6 +209,7 @@ pub(super) fn settle(
         scheduling_record_max_bytes: given.required("scheduling_record_max_bytes", bytes)?,
         task_pids_max: given
             .optional("task_pids_max", |value| u64::try_from(whole(value)?).ok().filter(|most| *most > 0))?,
+        reuse_idle: given.required("reuse_idle_s", some_seconds)?.duration(),
         places,
     })
 }
@@ -325,11 +329,14 @@ fn bytes(value: &Value) -> Option<u64> {
 }
 
 fn seconds(value: &Value) -> Option<Seconds> {
-    let seconds = match value {
-        Value::String(text) => human::seconds(text).ok()?,
-        value => Seconds::from_f64(number(value)?)?,
-    };
-    (seconds.millis() > 0).then_some(seconds)
+    some_seconds(value).filter(|seconds| seconds.millis() > 0)
+}
+
+fn some_seconds(value: &Value) -> Option<Seconds> {
+    match value {
+        Value::String(text) => human::seconds(text).ok(),
+        value => Seconds::from_f64(number(value)?),
+    }
 }
 
 const SECRETS_PAGE: &str = r#"

@@ -224,6 +224,9 @@ pub struct Function {
     /// Large arguments that a cloudpickle payload names by digest, for its runner alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Digest>,
+    /// Whether the process may go on to serve other tasks like this one, with what it has loaded. Only without GPUs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reuse: bool,
 }
 
 /// The call of one child of an array: what an item is that has a `payload`.

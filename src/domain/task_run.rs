@@ -9,6 +9,7 @@ mod function;
 mod limit_notes;
 mod log_cursor;
 mod log_gaps;
+mod reuse;
 
 use crate::contract::artifact::{Digest, OutputFile, UndeclaredFile};
 use crate::contract::end::{End, EndReason};
@@ -21,7 +22,7 @@ use crate::contract::worker::{Phase, StuckProcess};
 use crate::domain::verdict::shim_lost;
 
 pub use crate::domain::verdict::{Exit, ExitFacts, StopSent, UncollectedOutput, verdict};
-pub use environment::{TaskPlace, command_line, environment};
+pub use environment::{TaskPlace, command_line, environment, is_of_one_task};
 pub use function::{Called, called};
 pub use limit_notes::{
     held_back, lines_lost, memory_let_loose, memory_not_held, outlived_a_kill, tells_of_lost_lines,
@@ -29,6 +30,7 @@ pub use limit_notes::{
 use log_cursor::{LogCursor, LogStep};
 pub use log_cursor::{LogEnd, WholeLog};
 use log_gaps::LogGaps;
+pub use reuse::reuse_key;
 
 /// What happened to a task, as its runner saw it.
 #[derive(Debug, Clone, PartialEq)]

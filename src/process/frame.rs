@@ -64,6 +64,10 @@ pub(super) enum FromShim {
     },
     /// The task's end comes next, and the shim goes after it: it takes no other.
     Retiring,
+    /// The task's end comes next, and its program stays, for launches with this key alone.
+    Staying {
+        key: String,
+    },
     Ended(Box<ExitRecord>),
     #[serde(other)]
     Unknown,

@@ -19,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 use super::cgroup::Groups;
 use super::frame::{FromShim, ToShim, encode};
 use super::identity::shim_of;
+use super::memory::is_memory_short;
 use super::mute;
 use super::open_files::restore_open_files;
 use super::pool_link::ShimLink;
@@ -33,6 +34,8 @@ use crate::domain::gpus::Whose;
 /// Shims that are started for one task, when each is gone before it has the task: more than that die of something that
 /// the next would die of, too.
 const NEWBORN_TRIES: u32 = 3;
+/// Beneath a worker's folder: the links by way of which programs that stay see their workspaces.
+const LINKS: &str = "resident";
 
 /// A worker's shims. Cheap to clone. Its methods want the tokio runtime that will also drive the
 /// [`TaskProcess`]es; dropping the last clone lets the idle shims exit and leaves the busy ones running.
@@ -47,8 +50,38 @@ struct Inner {
     folder: PathBuf,
     max_idle: usize,
     groups: Groups,
-    /// The last one back is the first to go: its memory is warm.
-    idle: Mutex<Vec<ShimLink>>,
+    /// Where the links of programs that stay are.
+    links: PathBuf,
+    idle: Mutex<Idle>,
+}
+
+/// Shims without a task. The last one back is the first to go: its memory is warm.
+#[derive(Debug, Default)]
+struct Idle {
+    /// They take any task.
+    free: Vec<ShimLink>,
+    /// Their program has stayed.
+    stayed: Vec<ShimLink>,
+}
+
+impl Idle {
+    fn take(&mut self, key: Option<&str>) -> Option<ShimLink> {
+        let serves = |key| self.stayed.iter().rposition(|link| link.stayed.as_deref() == Some(key));
+        match key.and_then(serves) {
+            Some(at) => Some(self.stayed.remove(at)),
+            None => self.free.pop(),
+        }
+    }
+
+    /// Takes one back. What is too much goes: of those whose program stayed the one that has waited longest.
+    fn give(&mut self, link: ShimLink, most: usize) {
+        if link.stayed.is_some() {
+            self.stayed.push(link);
+            self.stayed.drain(..self.stayed.len().saturating_sub(most));
+        } else if self.free.len() < most {
+            self.free.push(link);
+        }
+    }
 }
 
 /// A task that goes on from before this worker's start.
@@ -100,7 +133,14 @@ impl ShimPool {
             .create(&folder)
             .map_err(|source| ProcessError::File { operation: "make", path: folder.clone(), source })?;
         let groups = groups(worker_folder);
-        let inner = Inner { binary: binary.to_owned(), folder, max_idle, groups, idle: Mutex::default() };
+        let links = worker_folder.join(LINKS);
+        open_links(&links).map_err(|source| ProcessError::File {
+            operation: "make",
+            path: links.clone(),
+            source,
+        })?;
+        let idle = Mutex::default();
+        let inner = Inner { binary: binary.to_owned(), folder, max_idle, groups, links, idle };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -154,19 +194,24 @@ impl ShimPool {
 
     /// Sees to it that so many shims are idle, up to the limit, so that the next launches need not wait for one.
     pub fn prewarm(&self, count: usize) -> Result<(), ProcessError> {
-        while self.inner.idle.lock().len() < count.min(self.inner.max_idle) {
+        while self.inner.idle.lock().free.len() < count.min(self.inner.max_idle) {
             let link = self.inner.start_shim()?;
-            self.inner.idle.lock().push(link);
+            self.inner.idle.lock().free.push(link);
         }
         Ok(())
     }
 
     /// Hands a task to a shim. Whatever goes wrong from then on is an event of the [`TaskProcess`].
-    pub async fn launch(&self, launch: Launch) -> Result<TaskProcess, ProcessError> {
+    pub async fn launch(&self, mut launch: Launch) -> Result<TaskProcess, ProcessError> {
+        self.inner.let_go_of_stayed(launch.limits.memory_bytes.unwrap_or(0));
+        let key = launch.stay.as_mut().map(|stay| {
+            stay.links.clone_from(&self.inner.links);
+            stay.key.clone()
+        });
         let (task_id, message) = (launch.task_id, ToShim::Launch(Box::new(launch)));
         let mut born = 0;
         loop {
-            let idle = self.inner.idle.lock().pop();
+            let idle = self.inner.idle.lock().take(key.as_deref());
             let link = match idle {
                 Some(link) => link,
                 None => {
@@ -199,7 +244,7 @@ impl ShimPool {
         for entry in std::fs::read_dir(path).map_err(failed("list", path))? {
             let entry = entry.map_err(failed("list", path))?;
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            let own = self.inner.idle.lock().iter().any(|link| name == format!("{}.sock", link.pid));
+            let own = self.inner.idle.lock().free.iter().any(|link| name == format!("{}.sock", link.pid));
             if own || !name.ends_with(".sock") {
                 continue;
             }
@@ -255,7 +300,28 @@ fn pid_of(socket: &str) -> Option<u32> {
     socket.strip_suffix(".sock")?.parse().ok()
 }
 
+/// Makes the folder of links, which tasks of other users can pass through, and removes what shims that are gone left.
+fn open_links(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o711).create(folder)?;
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if !pid.is_some_and(is_shim) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 impl Inner {
+    /// Programs that only wait give way to a task that needs so much memory, and to anybody when there is little.
+    fn let_go_of_stayed(&self, needed_bytes: u64) {
+        let mut idle = self.idle.lock();
+        if !idle.stayed.is_empty() && is_memory_short(needed_bytes) {
+            // The end of the connection tells the shim.
+            idle.stayed.clear();
+        }
+    }
+
     fn start_shim(self: &Arc<Self>) -> Result<ShimLink, ProcessError> {
         let failed = |source| ProcessError::Spawn { binary: self.binary.clone(), source };
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -301,7 +367,10 @@ async fn reap(pool: Weak<Inner>, pid: u32, process: AsyncFd<OwnedFd>) {
     // Readable means ended; an error means that somebody else has reaped it.
     let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     if let Some(pool) = pool.upgrade() {
-        pool.idle.lock().retain(|link| link.pid != pid);
+        let mut idle = pool.idle.lock();
+        idle.free.retain(|link| link.pid != pid);
+        idle.stayed.retain(|link| link.pid != pid);
+        drop(idle);
         pool.groups.remove_of(pid);
     }
 }
@@ -363,6 +432,10 @@ impl TaskProcess {
                     self.retire();
                     continue;
                 }
+                Ok(Some(FromShim::Staying { key })) => {
+                    link.stayed = Some(key);
+                    continue;
+                }
                 Ok(Some(FromShim::Stuck { processes })) => ShimEvent::Stuck(processes),
                 Ok(Some(FromShim::Preparing)) => ShimEvent::Preparing,
                 Ok(Some(FromShim::Started { pid })) => ShimEvent::Started { pid },
@@ -382,19 +455,17 @@ impl TaskProcess {
     /// The shim takes no other task; another is made in its place, now that nobody waits for one.
     fn retire(&mut self) {
         let Some(home) = self.home.take() else { return };
-        if home.idle.lock().is_empty()
+        if home.idle.lock().free.is_empty()
             && home.max_idle > 0
             && let Ok(link) = home.start_shim()
         {
-            home.idle.lock().push(link);
+            home.idle.lock().free.push(link);
         }
     }
 
     fn give_back(&mut self) {
         let (Some(link), Some(home)) = (self.link.take(), self.home.take()) else { return };
-        let mut idle = home.idle.lock();
-        if idle.len() < home.max_idle {
-            idle.push(link);
-        }
+        home.idle.lock().give(link, home.max_idle);
+        home.let_go_of_stayed(0);
     }
 }

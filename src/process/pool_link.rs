@@ -18,13 +18,15 @@ pub(super) struct ShimLink {
     pub(super) pid: u32,
     stream: UnixStream,
     frames: Frames,
+    /// The key of the launches that its program has stayed for: it takes no others.
+    pub(super) stayed: Option<String>,
 }
 
 impl ShimLink {
     /// Over the socket pair a new shim was born with.
     pub(super) fn born(pid: u32, stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { pid, stream: UnixStream::from_std(stream)?, frames: Frames::default() })
+        Ok(Self { pid, stream: UnixStream::from_std(stream)?, frames: Frames::default(), stayed: None })
     }
 
     /// To a shim that is there already. `None`: nobody listens any more.
@@ -37,7 +39,7 @@ impl ShimLink {
             Err(error) if is_of_one_that_left(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut link = Self { pid: 0, stream, frames: Frames::default() };
+        let mut link = Self { pid: 0, stream, frames: Frames::default(), stayed: None };
         match tokio::time::timeout(HELLO_WITHIN, link.next()).await {
             Ok(Ok(Some(FromShim::Hello(hello)))) => {
                 link.pid = hello.identity.pid;

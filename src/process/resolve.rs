@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use rustix::fs::Access;
 use rustix::process::Pid;
 
 use super::prelude::Prelude;
+use super::resident::{CALLS_DESCRIPTOR, Calls};
 use super::spawn_as::spawn_as;
 use super::system::{ExecStrings, Spawn, spawn};
 use super::{Launch, NotStarted};
@@ -35,7 +36,26 @@ impl Refusal {
 
 /// Starts the program with the two pipes as its output. The program is looked up as a shell would, in the
 /// task's own `PATH`; a script without `#!` goes to `/bin/sh`, also as a shell would do it.
-pub(super) fn start(launch: &Launch, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -> Result<Pid, Refusal> {
+///
+/// One that may stay has a third descriptor, whose other end is returned.
+pub(super) fn start(
+    launch: &Launch,
+    out: BorrowedFd<'_>,
+    err: BorrowedFd<'_>,
+) -> Result<(Pid, Option<Calls>), Refusal> {
+    let (calls, calling) = match launch.stay.as_ref().map(|_| Calls::pair()).transpose() {
+        Ok(pair) => pair.unzip(),
+        Err(error) => {
+            let detail = format!("the socket of its calls could not be made: {error}");
+            return Err(Refusal::new(NotStarted::SpawnFailed, detail));
+        }
+    };
+    let mut descriptors = vec![(out, 1), (err, 2)];
+    descriptors.extend(calling.as_ref().map(|end| (end.as_fd(), CALLS_DESCRIPTOR)));
+    start_with(launch, &descriptors).map(|pid| (pid, calls))
+}
+
+fn start_with(launch: &Launch, descriptors: &[(BorrowedFd<'_>, i32)]) -> Result<Pid, Refusal> {
     let cwd = launch.workspace.join(&launch.cwd);
     let program = launch.argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let argv = ExecStrings::new(launch.argv.iter().map(|text| exec_string(text)).collect::<Result<_, _>>()?);
@@ -47,8 +67,7 @@ pub(super) fn start(launch: &Launch, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -
     let chdir = exec_string(cwd.as_os_str())?;
     let run = |path: &Path, argv: &ExecStrings| -> Result<io::Result<Pid>, Refusal> {
         let path = exec_string(path.as_os_str())?;
-        let descriptors = [(out, 1), (err, 2)];
-        let plan = Spawn { path: &path, argv, env: &env, cwd: &chdir, descriptors: &descriptors };
+        let plan = Spawn { path: &path, argv, env: &env, cwd: &chdir, descriptors };
         Ok(match &launch.run_as {
             None => spawn(&plan),
             Some(user) => spawn_as(&plan, user),

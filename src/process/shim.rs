@@ -16,13 +16,14 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{geteuid, set_child_subreaper, umask};
 
-use super::StopCause;
 use super::frame::{Frames, FromShim, HeldTask, Hello, ToShim, WIRE_VERSION, encode};
 use super::home::Home;
 use super::identity::Identity;
 use super::remark::remark;
+use super::resident::{Resident, WorkspaceLink};
 use super::system::{child_signals, inherited_descriptor};
 use super::task::Task;
+use super::{Launch, StopCause};
 use crate::contract::protocol::StopReason;
 use crate::domain::secrets::wipe;
 
@@ -153,6 +154,7 @@ struct Ready {
     worker_gone: bool,
     newcomer: bool,
     children: bool,
+    calls: bool,
     oom: bool,
     pipes: Vec<usize>,
 }
@@ -186,7 +188,7 @@ impl Shim {
     }
 
     fn run(mut self) -> io::Result<()> {
-        while self.busy.is_some() || (self.link.is_some() && !self.leaving) {
+        while self.busy.is_some() || self.home.resident.is_some() || (self.link.is_some() && !self.leaving) {
             let ready = self.wait()?;
             if let Some(busy) = &mut self.busy {
                 if !ready.pipes.is_empty() {
@@ -194,6 +196,8 @@ impl Shim {
                 }
                 if ready.children {
                     drain_signals(&self.signals, &mut self.buffer)?;
+                }
+                if ready.children || ready.calls {
                     busy.task.reap();
                 }
                 if ready.oom {
@@ -210,6 +214,7 @@ impl Shim {
             }
             self.keep_time();
             self.settle();
+            self.look_after_resident();
             self.tell();
         }
         // The socket last: when it is gone, so is everything.
@@ -218,7 +223,7 @@ impl Shim {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let busy = self.busy.as_ref()?;
+        let Some(busy) = &self.busy else { return self.home.resident.as_ref().map(Resident::deadline) };
         let orphaned = busy.orphan_since.and_then(|since| since.checked_add(busy.task.launch.orphan_timeout));
         let stuck = !busy.told.stuck && busy.task.stuck().is_some();
         let news =
@@ -238,6 +243,11 @@ impl Shim {
                 if link.unsent.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             polled.push(PollFd::new(&link.stream, interest));
         }
+        let calls = self.busy.as_ref().and_then(|busy| busy.task.calls());
+        let calls_at = calls.map(|calls| {
+            polled.push(PollFd::from_borrowed_fd(calls, PollFlags::IN));
+            polled.len() - 1
+        });
         let oom = self.busy.as_ref().and_then(|busy| busy.task.oom_event());
         let oom_at = oom.map(|(event, interest)| {
             polled.push(PollFd::from_borrowed_fd(event, interest));
@@ -256,6 +266,7 @@ impl Shim {
         let pipes = pipes.iter().enumerate().filter(|(place, _)| is_ready(before_pipes + place));
         Ok(Ready {
             children: is_ready(0),
+            calls: calls_at.is_some_and(is_ready),
             oom: oom_at.is_some_and(is_ready),
             newcomer: is_ready(1),
             worker: self.link.is_some() && is_ready(2),
@@ -292,13 +303,10 @@ impl Shim {
             // see its socket, so that one launches the task again.
             (ToShim::Launch(_), None) if gone => self.leaving = true,
             (ToShim::Settle { groups }, None) => self.home.settle(groups),
-            (ToShim::Launch(launch), None) => match Task::start(launch, &mut self.home) {
-                Ok(task) => {
-                    let quiet_until = Instant::now() + QUIET_AT_FIRST;
-                    let told = Told::nothing(quiet_until);
-                    self.busy = Some(Busy { task, told, orphan_since: None });
-                }
-                Err(record) => self.say(&FromShim::Ended(record)),
+            // The worker launches it again elsewhere: nothing of it has begun.
+            (ToShim::Launch(mut launch), None) => match self.prepare(&mut launch) {
+                false => self.leaving = true,
+                true => self.start(launch),
             },
             (ToShim::Launch(launch), Some(_)) => {
                 remark(format_args!(
@@ -309,6 +317,54 @@ impl Shim {
             (ToShim::Stop { now, reason }, Some(busy)) => busy.task.stop(StopCause::Requested, reason, now),
             (ToShim::Leave, _) => self.leaving = true,
             (ToShim::Stop { .. }, None) | (ToShim::Settle { .. }, Some(_)) | (ToShim::Unknown, _) => {}
+        }
+    }
+
+    /// Whether a launch can begin here. A shim whose program stayed takes only what that serves.
+    fn prepare(&mut self, launch: &mut Launch) -> bool {
+        let stayed = self.home.resident.is_some();
+        if self.leaving || self.home.resident.as_ref().is_some_and(|resident| !resident.serves(launch)) {
+            return false;
+        }
+        let Some(stay) = &launch.stay else { return true };
+        let link = self.home.workspace.get_or_insert_with(|| WorkspaceLink::in_folder(&stay.links));
+        match link.lead_to(&launch.workspace) {
+            Ok(()) => launch.argv.push(link.path().to_owned()),
+            Err(_) if stayed => return false,
+            Err(error) => {
+                remark(format_args!("no program stays: the link to its workspace cannot be made: {error}"));
+                launch.stay = None;
+            }
+        }
+        true
+    }
+
+    fn start(&mut self, launch: Box<Launch>) {
+        match Task::start(launch, &mut self.home) {
+            Ok(task) => {
+                let told = Told::nothing(Instant::now() + QUIET_AT_FIRST);
+                self.busy = Some(Busy { task, told, orphan_since: None });
+            }
+            Err(record) => {
+                // A program that could not be called is none that stays.
+                self.leaving |= self.home.resident.is_some();
+                self.say(&FromShim::Ended(record));
+            }
+        }
+    }
+
+    /// One whose shim goes, or whose time is up, goes: and the shim with it, so that nobody takes it for one that
+    /// has its program still.
+    fn look_after_resident(&mut self) {
+        let Some(resident) = &mut self.home.resident else { return };
+        let group = &mut self.home.group;
+        let goes = self.leaving || self.link.is_none() || resident.is_overdue(Instant::now());
+        if goes && !resident.is_dying() {
+            resident.end(group.as_mut());
+        }
+        if resident.is_gone(group.as_mut()) {
+            self.home.resident = None;
+            self.leaving = true;
         }
     }
 
@@ -353,8 +409,12 @@ impl Shim {
     /// An ended task is written down, and only then told; the shim is idle afterwards.
     fn settle(&mut self) {
         if let Some(busy) = self.busy.take_if(|busy| busy.task.is_over()) {
-            let (record, group) = busy.task.finish();
-            if group.as_ref().is_some_and(|group| group.is_outside() || group.is_charged()) {
+            let (record, group, resident) = busy.task.finish();
+            if let Some(resident) = resident {
+                // What it holds in memory is meant to be there.
+                self.say(&FromShim::Staying { key: resident.key().to_owned() });
+                self.home.resident = Some(resident);
+            } else if group.as_ref().is_some_and(|group| group.is_outside() || group.is_charged()) {
                 // Moving back in costs more than a new shim, which can be made while nobody waits. What a task left in
                 // memory is not to count for the next one.
                 self.leaving = true;

@@ -23,6 +23,7 @@ use super::prelude::Preparing;
 use super::recorder::{Moment, Recorder};
 use super::redacted::{NoCoreFiles, Redacted};
 use super::remark::remark;
+use super::resident::{Calls, Heard, Resident, peak_memory_bytes};
 use super::resolve::{self, Refusal};
 use super::stuck::look_at_stuck;
 use super::system::{Reaped, own_peak_memory_bytes, reap_any};
@@ -104,6 +105,10 @@ pub(super) struct Task {
     stuck: Option<Vec<StuckProcess>>,
     /// Those of the tree that a signal ended before the shim killed any; see [`ExitRecord::pids`].
     signalled: Vec<u32>,
+    /// The way to the program, if it may stay.
+    calls: Option<Calls>,
+    /// The program itself, when it stays: all that is left of the tree.
+    resident: Option<Resident>,
 }
 
 impl Task {
@@ -133,32 +138,45 @@ impl Task {
         let pipes =
             || -> io::Result<_> { Ok((pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?)) };
         let no_core_files = NoCoreFiles::if_secrets(&launch);
-        let spawn = || {
+        let mut resident = home.resident.take();
+        let mut spawn = || {
             let redacted = Redacted::pair(&launch)?;
             let ((out, out_end), (err, err_end)) = pipes().map_err(|error| {
                 Refusal::new(NotStarted::SpawnFailed, format!("pipes could not be made: {error}"))
             })?;
             let started = Instant::now();
-            let begun = match &launch.prelude {
-                None => {
+            let begun = match (resident.take(), &launch.prelude) {
+                (Some(waiting), _) => match waiting.call(&launch, out_end.as_fd(), err_end.as_fd()) {
+                    Ok((main, calls, held)) => Ok((main, Some(calls), held, None)),
+                    Err((waiting, error)) => {
+                        resident = Some(*waiting);
+                        let detail = format!("the program that stayed could not be called: {error}");
+                        Err(Refusal::new(NotStarted::SpawnFailed, detail))
+                    }
+                },
+                (None, None) => {
                     let start = || resolve::start(&launch, out_end.as_fd(), err_end.as_fd());
-                    home.oom_score.for_task(start).map(|main| (main, None))
+                    let started = home.oom_score.for_task(start);
+                    started.map(|(main, calls)| (main, calls, Vec::new(), None))
                 }
-                Some(prelude) => Preparing::begin(prelude, &launch, &home.oom_score, (out_end, err_end))
-                    .map(|(main, preparing)| (main, Some(preparing))),
+                (None, Some(prelude)) => {
+                    Preparing::begin(prelude, &launch, &home.oom_score, (out_end, err_end))
+                        .map(|(main, preparing)| (main, None, Vec::new(), Some(preparing)))
+                }
             };
             let begun =
                 begun.map_err(|refusal| Refusal::new(refusal.kind, redacted[0].sentence(refusal.detail)))?;
             Ok((begun, started, out, err, redacted))
         };
         let spawned = spawn();
-        let prepares = launch.prelude.is_some();
+        home.resident = resident;
+        let prepares = matches!(&spawned, Ok(((.., Some(_)), ..)));
         if !prepares {
             // The task has them now, and its pipes know what to look for.
             launch.secrets = Vec::new();
         }
         match spawned {
-            Ok(((main, preparing), started, out, err, [out_redacted, err_redacted])) => {
+            Ok(((main, calls, held, preparing), started, out, err, [out_redacted, err_redacted])) => {
                 let pipe = |end: OwnedFd, redacted| Pipe { end: Some(end), read_bytes: PIPE_BYTES, redacted };
                 let recorder = Recorder::new(&launch.task_folder, launch.log);
                 Ok(Task {
@@ -179,13 +197,16 @@ impl Task {
                     peak_memory_bytes: 0,
                     _no_core_files: no_core_files,
                     _gpu_locks: gpu_locks,
-                    held: Vec::new(),
-                    step_out_at: (home.group.is_some() && !prepares).then(|| started + STEP_OUT_AFTER),
+                    held,
+                    step_out_at: (!prepares && home.group.as_ref().is_some_and(|group| !group.is_outside()))
+                        .then(|| started + STEP_OUT_AFTER),
                     group: home.group.take(),
                     out_of_memory_after: None,
                     killed_at: None,
                     stuck: None,
                     signalled: Vec::new(),
+                    calls,
+                    resident: None,
                 })
             }
             Err(refusal) => {
@@ -215,6 +236,43 @@ impl Task {
     pub(super) fn open_pipes(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         let pipes = self.pipes.iter().enumerate();
         pipes.filter_map(|(index, pipe)| pipe.end.as_ref().map(|end| (index, end.as_fd())))
+    }
+
+    /// Where a program that may stay says that it has called.
+    pub(super) fn calls(&self) -> Option<BorrowedFd<'_>> {
+        self.calls.as_ref().filter(|_| self.outcome.is_none()).map(AsFd::as_fd)
+    }
+
+    /// Hears whether it has. Then the task is over if the program stays alone; whoever is there beside it is killed, and
+    /// the program too.
+    pub(super) fn hear(&mut self) {
+        let heard = self.calls().and(self.calls.as_ref()).map_or(Heard::Nothing, Calls::hear);
+        match heard {
+            Heard::Nothing => {}
+            Heard::Gone => self.calls = None,
+            Heard::Called { status } => {
+                self.conclude_with(Wait::Exited { code: status });
+                self.stay();
+            }
+        }
+    }
+
+    fn stay(&mut self) {
+        let Some((calls, stay)) = self.calls.take().zip(self.launch.stay.clone()) else { return };
+        // Those that have ended are nobody's company.
+        self.reap_ended();
+        if self.stopping.is_some() || self.tree_gone {
+            return;
+        }
+        match Resident::settle(self.main, calls, stay, std::mem::take(&mut self.held), self.group.as_ref()) {
+            Ok(resident) => {
+                self.peak_memory_bytes =
+                    peak_memory_bytes(self.main).unwrap_or(0).max(self.peak_memory_bytes);
+                self.resident = Some(resident);
+                self.tree_gone = true;
+            }
+            Err(held) => self.held = held,
+        }
     }
 
     /// Reads once from each of these pipes, which must be readable or at their end, and spools what came.
@@ -280,6 +338,23 @@ impl Task {
 
     /// Reaps what has ended. When the task's own process has, the rest of its tree is killed at once.
     pub(super) fn reap(&mut self) {
+        self.hear();
+        if self.resident.is_some() {
+            return;
+        }
+        self.reap_ended();
+        let prepared = self.preparing.as_ref().is_some_and(|preparing| preparing.done);
+        if (self.outcome.is_some() || prepared) && !self.tree_gone && self.kill_again.is_none() {
+            // What the others had written by then counts, what they write while they die may not.
+            self.drain();
+            self.kill_tree();
+        }
+        if prepared && self.outcome.is_none() && self.tree_gone {
+            self.start_program();
+        }
+    }
+
+    fn reap_ended(&mut self) {
         loop {
             match reap_any() {
                 Ok(Reaped::Child { pid, status, peak_memory_bytes }) => {
@@ -306,15 +381,6 @@ impl Task {
                 }
             }
         }
-        let prepared = self.preparing.as_ref().is_some_and(|preparing| preparing.done);
-        if (self.outcome.is_some() || prepared) && !self.tree_gone && self.kill_again.is_none() {
-            // What the others had written by then counts, what they write while they die may not.
-            self.drain();
-            self.kill_tree();
-        }
-        if prepared && self.outcome.is_none() && self.tree_gone {
-            self.start_program();
-        }
     }
 
     fn main_ended(&mut self, wait: Wait) {
@@ -322,6 +388,8 @@ impl Task {
             Some(preparing) if wait == (Wait::Exited { code: 0 }) && self.stopping.is_none() => {
                 preparing.done = true;
             }
+            // It had called already, and was killed with those beside it.
+            _ if self.outcome.is_some() => {}
             _ => self.conclude_with(wait),
         }
     }
@@ -356,8 +424,8 @@ impl Task {
         });
         self.launch.secrets = Vec::new();
         match begun {
-            Ok(main) => {
-                self.main = main;
+            Ok((main, calls)) => {
+                (self.main, self.calls) = (main, calls);
                 self.tree_gone = false;
                 (self.kill_again, self.killed_at, self.stuck) = (None, None, None);
                 self.signalled.clear();
@@ -520,7 +588,7 @@ impl Task {
     }
 
     /// Completes the spool and writes the exit record. Only when [`Task::is_over`].
-    pub(super) fn finish(mut self) -> (ExitRecord, Option<Group>) {
+    pub(super) fn finish(mut self) -> (ExitRecord, Option<Group>, Option<Resident>) {
         self.drain();
         let Readings { memory_limit_bytes, memory_peak_bytes, oom_kills, cpu_throttling } =
             self.group.as_mut().map(Group::readings).unwrap_or_default();
@@ -572,7 +640,7 @@ impl Task {
             pids,
         };
         conclude(&mut self.claim, &record);
-        (record, self.group)
+        (record, self.group, self.resident)
     }
 }
 

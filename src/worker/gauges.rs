@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::machine;
 use crate::actors::task_runner::{DiskRoom, HeldTasks};
 use crate::contract::telemetry::Telemetry;
-use crate::process::ShimPool;
+use crate::process::{ShimPool, meminfo_bytes};
 
 /// People look at it; nothing else does.
 const MEASURE_EVERY: Duration = Duration::from_secs(2);
@@ -61,7 +60,7 @@ fn measure(held: &HeldTasks, shims: &ShimPool, room: &DiskRoom) -> Telemetry {
         load: fs::read_to_string("/proc/loadavg").ok().and_then(|text| load(&text)),
         memory_available_bytes: fs::read_to_string("/proc/meminfo")
             .ok()
-            .and_then(|text| machine::meminfo_bytes(&text, "MemAvailable:")),
+            .and_then(|text| meminfo_bytes(&text, "MemAvailable:")),
         disk_free_bytes: room.free_bytes(),
         task_processes: u32::try_from(task_processes).ok(),
     }

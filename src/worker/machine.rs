@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::contract::quantity::Cpus;
 use crate::contract::worker::{Capabilities, EnforcedLimits};
+use crate::process::meminfo_bytes;
 
 /// Identifies this boot; a process of an earlier one cannot be alive.
 pub(super) fn boot_id() -> io::Result<String> {
@@ -77,12 +78,6 @@ pub(super) fn task_pids_max() -> u64 {
     kernel.map_or(MOST, |kernel| (kernel / 2).clamp(64, MOST))
 }
 
-/// One line of `/proc/meminfo`, which counts in kibibytes.
-pub(super) fn meminfo_bytes(meminfo: &str, field: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
 fn first_line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().next()?.trim();
@@ -92,15 +87,6 @@ fn first_line(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_total_is_read_in_kibibytes() {
-        assert_eq!(
-            meminfo_bytes("MemTotal:       24689172 kB\nMemFree: 1 kB\n", "MemTotal:"),
-            Some(24_689_172 * 1024)
-        );
-        assert_eq!(meminfo_bytes("MemFree: 1 kB\n", "MemTotal:"), None);
-    }
 
     #[test]
     fn a_machine_has_one_id() {

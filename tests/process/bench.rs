@@ -53,6 +53,7 @@ impl Bench {
             grace: Duration::from_secs(10),
             timeout: None,
             prelude: None,
+            stay: None,
             orphan_timeout: Duration::from_secs(86_400),
             limits: Limits::default(),
             log: Default::default(),

@@ -12,5 +12,6 @@ mod old_shims;
 mod preludes;
 mod reuse;
 mod secrets;
+mod stays;
 mod trees;
 mod users;

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, Optional
 
 FORMAT = 1
+#: The workspace: of a process that serves several tasks a path that leads to the one it has.
+WORKSPACE = os.getcwd()
 #: What the client sent for interpreters that lack it.
-LIBRARY = os.path.join(os.getcwd(), ".gpulayer", "lib")
+LIBRARY = os.path.join(".gpulayer", "lib")
+#: Where a process that may serve several tasks hears of the next.
+CALLS = 3
 #: Pickles of exceptions above it stay here; the client tells of them by type, message and traceback.
 LARGEST_EXCEPTION_BYTES = 1 << 20
 
@@ -64,9 +68,10 @@ class Work:
         self.light = _LIGHT if str(given["cloudpickle"]).startswith("3.") else {}
         self.calls, self.many = mine["calls"], mine["many"]
         # As they were searched there; the workspace itself comes after them.
-        sys.path[:0] = [os.path.normpath(os.path.join(os.getcwd(), path)) for path in given.get("paths", ())]
+        paths = [os.path.normpath(os.path.join(WORKSPACE, path)) for path in given.get("paths", ())]
+        sys.path[:0] = [path for path in paths if path not in sys.path]
         function = mine["function"] or given["function"]
-        self.function = self.value(function) if function else _entry(call["entrypoint"])
+        self.function = self.read_once(function) if function else _entry(call["entrypoint"])
 
     def _load_json(self, call: "dict[str, Any]", item: "Any", own: "Optional[dict[str, Any]]") -> None:
         text, name = (call["payload"], "payload") if own is None else (own["payload"], "item")
@@ -95,6 +100,15 @@ class Work:
             value = _unpickler()(self, BytesIO(given)).load()
         self.is_reading = False
         return value
+
+    def read_once(self, given: "Any") -> "Any":
+        """The function: in a process that serves several tasks the same object as long as it is the same, so that what
+        it keeps in its globals is there for the next call."""
+        name = given["value"] if isinstance(given, dict) else given
+        if name not in _functions:
+            _functions.clear()
+            _functions[name] = self.value(given)
+        return _functions[name]
 
     def arguments(self, call: "dict[str, Any]") -> "tuple[list[Any], dict[str, Any]]":
         """Those of one call."""
@@ -136,6 +150,9 @@ class Work:
     def _file(self, name: str) -> bytes:
         with open(os.path.join(self.folder, name), "rb") as file:
             return file.read()
+
+
+_functions: "dict[Any, Any]" = {}
 
 
 def _json(text: str) -> "Any":
@@ -259,12 +276,13 @@ _Unpickler: "Any" = None
 
 def _cloudpickle() -> "Any":
     """The one that was sent along, if it was: what wrote the call reads it, and the one installed here may be older."""
-    if "cloudpickle" not in sys.modules and os.path.isdir(LIBRARY):
-        sys.path.insert(0, LIBRARY)
+    library = os.path.join(WORKSPACE, LIBRARY)
+    if "cloudpickle" not in sys.modules and os.path.isdir(library):
+        sys.path.insert(0, library)
         try:
             import cloudpickle
         finally:
-            sys.path.remove(LIBRARY)
+            sys.path.remove(library)
     import cloudpickle
 
     return cloudpickle
@@ -427,15 +445,12 @@ def _flush() -> None:
 
 def main(folder: str) -> int:
     """The exit status: 0 with `returned`, 1 with `raised`."""
-    workspace = os.getcwd()
-    if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-        sys.path[0] = workspace
-    else:
-        sys.path.insert(0, workspace)
-    if os.path.isdir(LIBRARY):
-        sys.path.append(LIBRARY)
+    library = os.path.join(WORKSPACE, LIBRARY)
+    if library not in sys.path and os.path.isdir(library):
+        sys.path.append(library)
     part = os.path.join(folder, "returned.part")
     work = Work(folder)
+    global _may_stay
     try:
         work.load()
         with open(part, "w+b") as file:
@@ -444,6 +459,8 @@ def main(folder: str) -> int:
         os.rename(part, os.path.join(folder, "returned"))
         return 0
     except BaseException as fault:
+        if not isinstance(fault, Exception) or isinstance(fault, MemoryError):
+            _may_stay = False
         told = _told(work, fault)
         import json
 
@@ -457,5 +474,114 @@ def main(folder: str) -> int:
         return 1
 
 
+# Only for a process that may serve several tasks.
+
+_may_stay = True
+
+
+def _serve() -> int:
+    """Calls for one task after another, until something is in the way of the next one. Its shim stops this process
+    between them, and ends it when nothing more comes."""
+    from _socket import socket
+
+    link = socket(fileno=CALLS)
+    os.set_inheritable(CALLS, False)
+    process = os.getpid()
+    while True:
+        status = main(os.environ["GPULAYER_FUNCTION"])
+        if os.getpid() != process or not _is_alone() or not _dies_with_parent():
+            return status
+        _let_go()
+        link.send(b'{"status": %d}' % status)
+        if not _take_on(link):
+            return status
+
+
+def _is_alone() -> bool:
+    """Whether the call left nothing that an ending process would wait for."""
+    threading = sys.modules.get("threading")
+    if threading is None:
+        return _may_stay
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return _may_stay and all(thread.daemon for thread in others)
+
+
+_c: "Any" = None
+
+
+def _dies_with_parent() -> bool:
+    """Sees to it that this process ends with its shim, also while it is stopped."""
+    global _c
+    if _c is None:
+        parent = os.getppid()
+        try:
+            from ctypes import CDLL
+
+            _c = CDLL(None)
+            # PR_SET_PDEATHSIG, SIGKILL.
+            if _c.prctl(1, 9, 0, 0, 0) != 0:
+                return False
+        except Exception:
+            return False
+        return os.getppid() == parent
+    return True
+
+
+def _let_go() -> None:
+    """Of all that is the task's."""
+    inside = sys.modules.get("gpulayer.inside")
+    if inside is not None:
+        inside.task_ends()
+    _flush()
+    _c.fflush(None)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    os.chdir("/")
+
+
+def _take_on(link: "Any") -> bool:
+    """Waits for the next task; `False` = there is none."""
+    from _socket import CMSG_SPACE
+
+    said, sent, _, _ = link.recvmsg(1 << 20, CMSG_SPACE(8))
+    if not said or not sent:
+        return False
+    streams = sent[0][2]
+    for number in (1, 2):
+        stream = int.from_bytes(streams[4 * number - 4 : 4 * number], sys.byteorder)
+        os.dup2(stream, number)
+        os.close(stream)
+    for name in [name for name in os.environb if name.startswith(b"GPULAYER_")]:
+        del os.environb[name]
+    for name, value in _json(said.decode("utf-8"))["env"]:
+        os.environb[_bytes(name)] = _bytes(value)
+    os.chdir(os.environ["GPULAYER_WORKSPACE"])
+    # What was found in the folder of the last task, and was not.
+    sys.path_importer_cache.clear()
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile.tempdir = None
+    return True
+
+
+def _bytes(text: "Any") -> bytes:
+    return text.encode("utf-8") if isinstance(text, str) else bytes(text)
+
+
+def _begin() -> int:
+    global WORKSPACE
+    # The path of a workspace that other tasks will have as well.
+    lasting = sys.argv.pop() if len(sys.argv) > 1 else None
+    if lasting is not None:
+        WORKSPACE = lasting
+    if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+        sys.path[0] = WORKSPACE
+    else:
+        sys.path.insert(0, WORKSPACE)
+    return main(os.environ["GPULAYER_FUNCTION"]) if lasting is None else _serve()
+
+
 if __name__ == "__main__":
-    sys.exit(main(os.environ["GPULAYER_FUNCTION"]))
+    sys.exit(_begin())

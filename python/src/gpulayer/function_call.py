@@ -23,8 +23,9 @@ from .spec import Spec, command, is_address, own_python
 if TYPE_CHECKING:
     from .job_handle import Job
 
-#: A map becomes so many jobs, unless told otherwise.
-_JOBS = 1000
+#: A map becomes so many jobs, unless told otherwise. One process serves many calls anyway with `reuse`: then fewer, as
+#: many as keep the workers of a small fleet evenly busy.
+_JOBS, _JOBS_WITH_REUSE = 1000, 64
 #: What all items of a map take together in its spec; what is above goes as artifacts.
 _ITEMS_BYTES, _LEAST_INLINE_BYTES = 8 << 20, 512
 #: The body of a submission may have 1 MiB, that of a batch 64 MiB.
@@ -32,7 +33,7 @@ _SINGLE_BYTES = 600_000
 #: For how long it is believed that the server still has what it was sent: it keeps it for a day.
 _BELIEVED_S = 3600.0
 #: Words that are not about the job.
-_APART = ("client", "key", "source")
+_APART = ("client", "key", "source", "reuse")
 _FORBIDDEN = {
     "argv": "a remote function is what runs",
     "shell": "a remote function is what runs",
@@ -51,6 +52,8 @@ def template(words: Mapping[str, Any]) -> Spec:
     for name, why in _FORBIDDEN.items():
         if name in words:
             raise ConfigurationError(f"`{name}` is no word of a remote function: {why}")
+    if words.get("reuse") and words.get("gpus"):
+        raise ConfigurationError("reuse=True with gpus: a process that waits for its next call would keep them; leave one out")
     return command(["-"], **{name: word for name, word in words.items() if name not in _APART})
 
 
@@ -73,7 +76,7 @@ def many(
             raise ConfigurationError(f"{name}={given} is too small: at least 1")
     if not calls:
         return Submission(function, None)
-    size = chunksize or math.ceil(len(calls) / _JOBS)
+    size = chunksize or math.ceil(len(calls) / (_JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS))
     return Submission(function, lambda packing: _spec_of_many(function, packing, calls, size, concurrency))
 
 
@@ -175,6 +178,8 @@ class Submission:
         except BaseException:
             self._packing.close()
             raise
+        if words.get("reuse"):
+            made["workload"]["function"]["reuse"] = True
         labels = {**spec.fields.get("labels", {}), **made.get("labels", {})}
         self._spec = spec | {**made, **({"labels": labels} if labels else {})}
 

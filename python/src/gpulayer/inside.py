@@ -122,6 +122,13 @@ class _Word:
             self._said[name] = self._said.get(name, 0) + 1
             self._write()
 
+    def end(self) -> None:
+        """Of a process that goes on to serve another task, which has said nothing yet."""
+        self.finish()
+        with self._lock:
+            self._said = {}
+            self._written_at = -math.inf
+
     def finish(self) -> None:
         with self._lock:
             self._later = None
@@ -145,6 +152,13 @@ class _Word:
 
 
 _word = _Word()
+
+
+def task_ends() -> None:
+    """For the runner of functions: what is said from now on is of another task."""
+    _word.end()
+
+
 atexit.register(_word.finish)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_word.begin_anew)

@@ -77,7 +77,7 @@ class RemoteFunction(Generic[P, R]):
 
         `concurrency`: at most so many jobs run at once. `return_exceptions`: exceptions come as values. `ordered`:
         `False` = values come as they are done. `chunksize`: so many calls in one job, by default as many as make a
-        thousand jobs of all. `kwargs`: arguments that all calls get.
+        thousand jobs of all, with `reuse` 64. `kwargs`: arguments that all calls get.
         """
         return self._mapped(zip(*iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
 
@@ -140,7 +140,8 @@ def remote(function: Optional[Callable[..., Any]] = None, /, **words: Any) -> An
 
     The words are those of `gl.command` about the job (`gpus memory cpus timeout retries env on …`), and `client` (the
     default one), `key` (the idempotency key of `run` and `submit`), `source`: `"auto"` (the project that its modules were
-    imported from), a folder, the address of a bundle, or `"none"`.
+    imported from), a folder, the address of a bundle, or `"none"`, and `reuse`: `True` = the process that served a call
+    waits for the next of the same project, source, environment and secrets, with all that it has loaded.
     """
     if function is not None:
         return RemoteFunction(function, words)

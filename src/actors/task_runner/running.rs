@@ -25,12 +25,12 @@ use crate::contract::spec::{JobSpec, Workload};
 use crate::domain::python::Recipe;
 use crate::domain::task_run::{
     Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment, held_back, lines_lost,
-    memory_let_loose, outlived_a_kill,
+    memory_let_loose, outlived_a_kill, reuse_key,
 };
 use crate::domain::verdict::MemoryFacts;
 use crate::process::{
     CpuThrottling, ExitRecord, Launch, Limits, NotStarted, Prelude, ProcessError, ShimEvent, SpoolReader,
-    StopCause, TaskProcess, Wait,
+    Stay, StopCause, TaskProcess, Wait,
 };
 
 /// How often it is seen to that the shim is not stopped.
@@ -75,6 +75,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         grace: spec.grace_s.duration(),
         timeout: spec.timeout_s.map(Seconds::duration),
         prelude: None,
+        stay: None,
         orphan_timeout: around.options.orphan_timeout,
         limits: Limits {
             memory_bytes: spec.resources.memory_bytes,
@@ -141,6 +142,7 @@ pub(super) async fn hand_over(
             LaunchError::Secrets { missing, worker }
         })?;
     }
+    launch.stay = stay(&around, assignment, &launch);
     // What lies in a person's own folder has no digest, so that an environment made of it is this task's alone.
     let alone = real_folder(spec).map(|_| assignment.task_id.to_string());
     if let Some(recipe) = Recipe::of(spec, alone) {
@@ -148,6 +150,16 @@ pub(super) async fn hand_over(
         launch.prelude = Some(Box::new(prelude));
     }
     Ok(around.options.shims.launch(launch).await?)
+}
+
+/// Whether the program may go on to serve others.
+fn stay(around: &Surroundings, assignment: &Assignment, launch: &Launch) -> Option<Stay> {
+    let idle = around.options.reuse_idle;
+    if idle.is_zero() || !assignment.gpus.is_empty() || real_folder(&assignment.spec).is_some() {
+        return None;
+    }
+    let key = reuse_key(&assignment.spec, &launch.env, &launch.secrets)?;
+    Some(Stay::new(key, idle))
 }
 
 /// What the shim runs before the program, so that its Python environment is there.

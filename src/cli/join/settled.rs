@@ -460,6 +460,7 @@ fn options(
             full_max_bytes: from.log_full_max_bytes.unwrap_or(log.full_max_bytes),
         },
         task_pids_max: settings.task_pids_max,
+        reuse_idle: settings.reuse_idle,
         uv: settings.uv.clone(),
         task_user,
         gpus: GpuOptions {

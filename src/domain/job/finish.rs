@@ -280,6 +280,7 @@ mod tests {
             serializer: Serializer::Json,
             entrypoint: Some("a:b".into()),
             values: Vec::new(),
+            reuse: false,
         };
         let spec = JobSpec::new(Workload::Function(Box::new(function)));
         let reported = |raised, text: Option<String>| {

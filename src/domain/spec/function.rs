@@ -20,7 +20,7 @@ fn of_word(given: &str) -> Option<Serializer> {
 }
 
 pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Function> {
-    let fields = reader.fields(node, &[PAYLOAD, "serializer", "entrypoint", "values"])?;
+    let fields = reader.fields(node, &[PAYLOAD, "serializer", "entrypoint", "values", "reuse"])?;
     // The payload is read by the serializer's rules, and its faults come first.
     let coded = node.value.get("serializer").and_then(Value::as_str).and_then(of_word);
     let payload =
@@ -30,6 +30,7 @@ pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Function> {
     });
     let entrypoint = fields.read(reader, "entrypoint", entrypoint);
     let values = fields.read(reader, "values", values);
+    let reuse = fields.read(reader, "reuse", |reader, node| reader.boolean(node)).unwrap_or_default();
     if serializer == Some(Serializer::Json) {
         if !fields.has("entrypoint") {
             let at = Pointer::Field(&node.at, "entrypoint");
@@ -45,7 +46,7 @@ pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Function> {
         }
     }
     let (payload, serializer) = (payload?, serializer?);
-    Some(Function { payload, serializer, entrypoint, values: values.unwrap_or_default() })
+    Some(Function { payload, serializer, entrypoint, values: values.unwrap_or_default(), reuse })
 }
 
 /// Those items of a function job's array that are calls of their own.

@@ -121,6 +121,12 @@ pub(super) fn read(
         if let Some(array) = &spec.array {
             function::check_items(reader, Pointer::Field(&node.at, "array"), array, function.serializer);
         }
+        if function.reuse && with_gpus {
+            let at = Pointer::Field(&node.at, "workload");
+            let at = Pointer::Field(&at, "function");
+            let allowed = "false with GPUs: a process that waits for its next task would keep theirs";
+            reader.fault(Pointer::Field(&at, "reuse"), "invalid", allowed);
+        }
         if spec.distributed.is_some() {
             let at = Pointer::Field(&node.at, "distributed");
             reader.fault(

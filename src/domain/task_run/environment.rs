@@ -131,6 +131,12 @@ fn gang_variables(
     ]
 }
 
+/// Whether a variable of a task is about that task alone. All others are the same for every task of a job's kind on one
+/// worker.
+pub fn is_of_one_task(name: &str) -> bool {
+    name == "TMPDIR" || name.starts_with("GPULAYER_")
+}
+
 fn allowed(name: &str) -> bool {
     ALLOWED.contains(&name) || name.starts_with("LC_")
 }

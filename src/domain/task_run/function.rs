@@ -66,6 +66,7 @@ mod tests {
             serializer: Serializer::Cloudpickle,
             entrypoint: None,
             values,
+            reuse: false,
         }
     }
 

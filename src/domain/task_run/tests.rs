@@ -546,6 +546,7 @@ fn a_function_is_called_by_the_runner_and_its_call_is_no_variable() {
         serializer: Serializer::Cloudpickle,
         entrypoint: None,
         values: Vec::new(),
+        reuse: false,
     };
     let spec = JobSpec::new(Workload::Function(Box::new(function)));
     let runner = Path::new("/w/function/run.py");

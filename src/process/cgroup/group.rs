@@ -184,7 +184,7 @@ impl Group {
         if self.in_force.memory_bytes.is_some() {
             self.begin_peak();
         }
-        self.cpu_before = None;
+        self.cpu_before = if self.inside { None } else { self.cpu_periods() };
         self.used = true;
     }
 
