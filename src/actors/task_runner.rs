@@ -189,6 +189,10 @@ impl TaskRunner {
         });
         // A folder that was another user's is not used again.
         let spares = if options.task_user.is_some() { Spares::default() } else { spares };
+        if let Err(error) = function::install_runner(&options.folder) {
+            // The first function tries again, and says so if there still is no room.
+            tracing::warn!(%error, "the runner of functions could not be put in place");
+        }
         let environments = options.room.environments().clone();
         off_thread(move || environments.tidy());
         let bash = running::find_in_path("bash", &options.host_environment);

@@ -1,9 +1,8 @@
 """Runs the Python function of a job: reads the call from the folder that `GPULAYER_FUNCTION` names, calls, and leaves
 there either `returned` or `raised`, whole. What the files hold: docs/CONTRACT.md, "Functions".
 
-The standard library alone, for Python 3.9 and newer: no package is needed where it runs. It is compiled anew at each
-start, so what succeeds imports almost nothing (no `json`, `pickle`, `cloudpickle`), and what only a failure needs is
-imported by the failure.
+The standard library alone, for Python 3.9 and newer: no package is needed where it runs. A call that succeeds imports almost
+nothing (no `json`, `pickle`, `cloudpickle`), and what only a failure needs is imported by the failure.
 """
 
 import os
@@ -570,7 +569,8 @@ def _bytes(text: "Any") -> bytes:
     return text.encode("utf-8") if isinstance(text, str) else bytes(text)
 
 
-def _begin() -> int:
+def begin() -> int:
+    """As a program: the exit status."""
     global WORKSPACE
     # The path of a workspace that other tasks will have as well.
     lasting = sys.argv.pop() if len(sys.argv) > 1 else None
@@ -584,4 +584,4 @@ def _begin() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_begin())
+    sys.exit(begin())

@@ -9,9 +9,11 @@ from .errors import ConfigurationError
 from .spec import Spec, command
 
 
-def function(entrypoint: str, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}, **words: Any) -> Spec:
+def function(
+    entrypoint: str, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}, reuse: bool = False, **words: Any
+) -> Spec:
     """A function as a job, by its name `module:function`. Arguments and what it returns are JSON; `result()` of the job
-    is the value. `words` are those of `command`; `source` names the folder that the module is in, and items of an `array`
+    is the value. `reuse`: its process may serve further calls of its kind. `words` are those of `command`; `source` names the folder that the module is in, and items of an `array`
     are further arguments: an object `{"args": […], "kwargs": {…}}` several, anything else one."""
     module, colon, path = entrypoint.partition(":")
     if not (colon and all(part.isidentifier() for part in [*module.split("."), *path.split(".")])):
@@ -25,5 +27,7 @@ def function(entrypoint: str, *, args: Sequence[Any] = (), kwargs: Mapping[str, 
         raise ConfigurationError(
             f"the arguments of {entrypoint} cannot be written as JSON: {fault}. gl.remote(function) sends any object"
         ) from fault
-    call = {"entrypoint": entrypoint, "serializer": "json", "payload": payload}
+    call: dict[str, Any] = {"entrypoint": entrypoint, "serializer": "json", "payload": payload}
+    if reuse:
+        call["reuse"] = True
     return command(["-"], **{"name": path, **words}) | {"workload": {"function": call}}

@@ -3,15 +3,17 @@
 //!
 //! | name in the folder | meaning |
 //! |---|---|
-//! | `run.py` | the runner: Python's standard library alone |
 //! | `call.json`, `payload`, `item` | the call (`domain::task_run::called`) |
 //! | `values/` | large arguments, by digest; never written to |
 //! | `returned` or `raised` | the runner's last word |
+//!
+//! The runner itself, of Python's standard library alone, lies in the worker's folder: there Python keeps it compiled,
+//! which is half of what a short call costs beside the interpreter's own start.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -31,15 +33,43 @@ use crate::contract::function::{MOST_INLINE_BYTES, Returned};
 use crate::contract::spec::{Function, InputMode, Serializer};
 use crate::domain::task_run::called;
 
-/// The runner's program.
-const RUNNER: &str = include_str!("../../../python/src/gpulayer/_runner.py");
-/// Its name in the folder.
-pub(super) const RUNNER_FILE: &str = "run.py";
+/// Where the runner lies in a worker's folder.
+const RUNNER_FOLDER: &str = "runner";
+/// A module, as Python compiles a program anew at each start.
+const RUNNER: (&str, &str) = ("_gpulayer_runner.py", include_str!("../../../python/src/gpulayer/_runner.py"));
+/// The program.
+const RUN: (&str, &str) = (
+    "run.py",
+    "if __name__ == \"__main__\":\n    import sys\n\n    from _gpulayer_runner import begin\n\n    sys.exit(begin())\n",
+);
 const CALL_FILE: &str = "call.json";
 const RETURNED_FILE: &str = "returned";
 const RAISED_FILE: &str = "raised";
 /// The mode of its folders: the task's own user, to whom they are given, is alone with them.
 const PRIVATE: u32 = 0o700;
+
+/// The program that calls functions, in this worker's folder.
+pub(super) fn runner(worker_folder: &Path) -> PathBuf {
+    worker_folder.join(RUNNER_FOLDER).join(RUN.0)
+}
+
+/// Puts it there as this build has it. Any task's user may read it.
+pub(super) fn install_runner(worker_folder: &Path) -> io::Result<()> {
+    let folder = worker_folder.join(RUNNER_FOLDER);
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder)?;
+    for (name, text) in [RUNNER, RUN] {
+        let path = folder.join(name);
+        if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
+            continue;
+        }
+        // A task that starts at this moment finds the one or the other whole.
+        let new = path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&new, &path)?;
+    }
+    Ok(())
+}
 
 /// Makes the folder, and brings what the call names.
 pub(super) async fn lay_out(
@@ -53,8 +83,14 @@ pub(super) async fn lay_out(
     let at = folder.function();
     let with_values = call.pieces.iter().any(|(name, _)| name.starts_with("values/"));
     off_thread({
-        let at = at.clone();
-        move || make(&at, &call.file, with_values).map_err(|error| not_prepared(&error))
+        let (at, worker_folder) = (at.clone(), around.options.folder.clone());
+        move || {
+            let made = make(&at, &call.file, with_values);
+            // It may have been tidied away with other files of that age.
+            let is_there = || runner(&worker_folder).with_file_name(RUNNER.0).exists();
+            let made = made.and_then(|()| if is_there() { Ok(()) } else { install_runner(&worker_folder) });
+            made.map_err(|error| not_prepared(&error))
+        }
     })
     .await?;
     for (name, digest) in call.pieces {
@@ -87,7 +123,6 @@ fn make(at: &Path, call: &str, with_values: bool) -> io::Result<()> {
     if with_values {
         make(&at.join("values"))?;
     }
-    write_private(&at.join(RUNNER_FILE), RUNNER.as_bytes())?;
     write_private(&at.join(CALL_FILE), call.as_bytes())
 }
 
@@ -114,11 +149,11 @@ fn not_prepared(error: &io::Error) -> Failure {
 pub(super) fn remove_small(task: BorrowedFd<'_>) -> io::Result<()> {
     let path = RelativePath::new(FUNCTION).map_err(io::Error::other)?;
     let folder = open_folder_beneath(task, &path)?;
-    for name in [RUNNER_FILE, CALL_FILE, RETURNED_FILE, RAISED_FILE] {
+    for name in [CALL_FILE, RETURNED_FILE, RAISED_FILE] {
         let large = |size: u64| size > MOST_INLINE_BYTES as u64;
         match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             // To free its blocks may take long.
-            Ok(found) if name != RUNNER_FILE && name != CALL_FILE && large(found.st_size.unsigned_abs()) => {
+            Ok(found) if name != CALL_FILE && large(found.st_size.unsigned_abs()) => {
                 return Err(ErrorKind::FileTooLarge.into());
             }
             Ok(_) => unlinkat(&folder, name, AtFlags::empty())?,

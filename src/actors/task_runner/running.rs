@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Surroundings;
 use super::checkpoint;
 use super::folder::{TaskFolder, real_folder};
-use super::function::RUNNER_FILE;
+use super::function::runner;
 use super::lost::{lost, warn_of_stuck};
 use super::progress::Progress;
 use super::scene::explained;
@@ -68,7 +68,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         task_folder: folder.path().to_owned(),
         workspace,
         cwd,
-        argv: command_line(spec, around.bash.as_deref(), &function.join(RUNNER_FILE)),
+        argv: command_line(spec, around.bash.as_deref(), &runner(&around.options.folder)),
         env: env.into_iter().collect(),
         secrets: Vec::new(),
         stop_signal: spec.stop_signal,

@@ -549,8 +549,8 @@ fn a_function_is_called_by_the_runner_and_its_call_is_no_variable() {
         reuse: false,
     };
     let spec = JobSpec::new(Workload::Function(Box::new(function)));
-    let runner = Path::new("/w/function/run.py");
-    assert_eq!(command_line(&spec, None, runner), ["python3", "/w/function/run.py"]);
+    let runner = Path::new("/w/runner/run.py");
+    assert_eq!(command_line(&spec, None, runner), ["python3", "/w/runner/run.py"]);
     let told = |item: serde_json::Value| {
         let array = ArrayPlace { index: 0, count: 1, item: Some(item) };
         let place = TaskPlace {
@@ -629,7 +629,7 @@ fn a_shell_text_fails_with_any_part_of_its_pipes_where_bash_is() {
     use std::path::Path;
 
     let spec = JobSpec::new(Workload::Command(Command { run: Run::Shell("a | b".into()), cwd: None }));
-    let runner = Path::new("/w/function/run.py");
+    let runner = Path::new("/w/runner/run.py");
     let bash = command_line(&spec, Some(Path::new("/usr/bin/bash")), runner);
     assert_eq!(bash, ["/usr/bin/bash", "-o", "pipefail", "-c", "a | b"]);
     assert_eq!(command_line(&spec, None, runner), ["sh", "-c", "a | b"]);

@@ -1,0 +1,205 @@
+"""Functions whose process serves more than one call."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import gpulayer as gl
+import pytest
+from conftest import kill_own_daemon, lines, until
+
+SEEN: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def away(client: gl.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of a test go to its daemon, from a folder that is no project."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpulayer.default._client", client)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_what_a_process_has_loaded_is_there_for_its_next_call() -> None:
+    loaded: list[int] = []
+
+    @gl.remote(reuse=True)
+    def remember(x: int) -> tuple[int, list[int]]:
+        loaded.append(x)
+        return os.getpid(), loaded
+
+    pid, seen = remember.run(1)
+    assert seen == [1]
+    assert remember.run(2) == (pid, [1, 2])
+    assert gl.remote(remember.function).run(3) != (pid, [1, 2, 3]), "only with reuse"
+    assert remember.options(name="again").run(4) == (pid, [1, 2, 4])
+
+
+def test_each_call_has_the_log_the_folder_and_the_variables_of_its_own_job() -> None:
+    @gl.remote(reuse=True)
+    def say(word: str) -> tuple[int, str, str, bool]:
+        print(word, flush=True)
+        os.write(2, f"{word} to stderr".encode())
+        Path("left").touch(exist_ok=False)
+        gl.progress(len(word), 10)
+        own = tempfile.gettempdir() == os.environ["TMPDIR"] and os.getcwd() == os.environ["GPULAYER_WORKSPACE"]
+        return os.getpid(), str(gl.job.id), os.environ.get("WORD", ""), own
+
+    first, second = say.submit("one"), say.submit("second")
+    assert first.result()[1:] == (first.id, "", True) and second.result()[1:] == (second.id, "", True)
+    assert lines(first) == ["one", "one to stderr"] and lines(second) == ["second", "second to stderr"]
+    assert [job.refresh().record.progress["done"] for job in (first, second)] == [3, 6]
+    silent = gl.remote(lambda: os.getpid() if gl.job else 0, reuse=True).submit()
+    assert silent.result() in (first.result()[0], second.result()[0]) and lines(silent) == []
+    assert silent.refresh().record.progress is None, "what another call has said is not its own"
+
+
+def test_other_variables_projects_limits_and_secrets_are_other_processes(
+    client: gl.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @gl.remote(reuse=True)
+    def who(name: str) -> tuple[int, str]:
+        return os.getpid(), os.environ.get(name, "")
+
+    pid, _ = who.run("X")
+    others = [
+        who.options(env={"X": "1"}).run("X"),
+        who.options(project="other").run("X"),
+        who.options(memory="512MiB").run("X"),
+        who.options(secrets={"X": "file:" + str(secret("a" * 8))}).run("X"),
+        who.options(secrets={"X": "file:" + str(secret("b" * 8))}).run("X"),
+    ]
+    assert [value for _, value in others] == ["1", "", "", "a" * 8, "b" * 8]
+    assert len({pid, *(other for other, _ in others)}) == 6
+    assert who.run("X")[0] == pid
+
+
+def secret(value: str) -> Path:
+    path = Path("secret").absolute()
+    path.write_text(value)
+    path.chmod(0o600)
+    return path
+
+
+def test_edited_code_never_meets_an_old_process_and_unedited_code_finds_its_modules(
+    client: gl.Client, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    (project / "parts").mkdir(parents=True)
+    (project / "pyproject.toml").touch()
+    (project / "parts" / "__init__.py").touch()
+    (project / "parts" / "late.py").write_text("VALUE = 1")
+    (project / "parts" / "later.py").write_text("from pathlib import Path\nTEXT = Path(__file__).with_name('t').read_text()")
+    (project / "parts" / "t").write_text("beside")
+    (project / "model.py").write_text(
+        textwrap.dedent("""
+            import importlib, os, parts
+            CALLS = []
+            def call(name):
+                CALLS.append(name)
+                module = importlib.import_module(name)
+                return [os.getpid(), len(CALLS), getattr(module, "VALUE", None) or module.TEXT]
+        """)
+    )
+
+    def call(name: str) -> Any:
+        return client.submit(gl.function("model:call", args=[name], source=str(project), reuse=True)).result()
+
+    pid, calls, value = call("parts.late")
+    assert (calls, value) == (1, 1)
+    assert call("parts.later") == [pid, 2, "beside"], "a module that only the second call imports"
+    (project / "parts" / "late.py").write_text("VALUE = 2")
+    other, calls, value = call("parts.late")
+    assert other != pid and (calls, value) == (1, 2)
+
+
+def test_an_exception_leaves_the_process_and_what_may_be_broken_does_not() -> None:
+    @gl.remote(reuse=True)
+    def fail(how: str) -> int:
+        if how == "raise":
+            raise KeyError(str(os.getpid()))
+        if how == "exit":
+            sys.exit(3)
+        if how == "memory":
+            raise MemoryError
+        if how == "thread":
+            threading.Thread(target=threading.Event().wait, args=(0.01,)).start()
+        if how == "process":
+            subprocess.Popen(["sleep", "600"])
+        return os.getpid()
+
+    pid = fail.run("")
+    with pytest.raises(KeyError, match=str(pid)) as caught:
+        fail.run("raise")
+    assert "KeyError" in str(caught.value.__cause__)
+    assert fail.run("") == pid
+    for how, raised in (("exit", SystemExit), ("memory", MemoryError), ("thread", None), ("process", None)):
+        if raised is None:
+            assert fail.run(how) == pid
+        else:
+            with pytest.raises((raised, gl.RemoteError)):
+                fail.run(how)
+        other = fail.run("")
+        assert other != pid, how
+        assert not is_there(pid)
+        pid = other
+
+
+def test_a_map_is_a_few_jobs_of_a_few_processes(client: gl.Client) -> None:
+    square = gl.remote(lambda x: (x * x, os.getpid()), reuse=True)
+    found = square.map(range(1000))
+    values = found.result()
+    assert [value for value, _ in values] == [x * x for x in range(1000)]
+    assert len(found) == 1000 and found.jobs == 63
+    cores = len(os.sched_getaffinity(0))
+    assert len({pid for _, pid in values}) <= 2 * cores
+
+
+def test_a_process_that_waits_is_gone_when_the_daemon_is(client: gl.Client, home: Path, binary: str) -> None:
+    who = gl.remote(lambda: os.getpid(), reuse=True)
+    pid = who.run()
+    assert is_there(pid)
+    subprocess.run([binary, "down"], check=True, capture_output=True)
+    until(lambda: not is_there(pid))
+    other = who.run()
+    kill_own_daemon(client)
+    assert who.run() != other
+    until(lambda: not is_there(other))
+
+
+def test_a_cancelled_call_takes_its_process_along() -> None:
+    @gl.remote(reuse=True)
+    def wait(seconds: float) -> int:
+        print(os.getpid(), flush=True)
+        threading.Event().wait(seconds)
+        return os.getpid()
+
+    pid = wait.run(0)
+    job = wait.submit(600)
+    assert int(next(iter(job.logs(follow=True))).text) == pid
+    job.cancel()
+    with pytest.raises(gl.JobCancelledError):
+        job.result()
+    assert not is_there(pid)
+    assert wait.run(0) != pid
+
+
+def test_with_gpus_nothing_waits(client: gl.Client) -> None:
+    with pytest.raises(gl.ConfigurationError, match="reuse=True with gpus"):
+        gl.remote(lambda: None, gpus=1, reuse=True)
+    with pytest.raises(gl.RefusedError) as caught:
+        client.submit(gl.function("a:b", gpus=1, reuse=True))
+    assert [fault.pointer for fault in caught.value.errors] == ["/workload/function/reuse"]
