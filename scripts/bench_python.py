@@ -34,7 +34,8 @@ def start(_=None):
 
 
 def latency(count):
-    """`f.run(1)` and the interpreter's own start in turns, so that both meet the same machine."""
+    """`f.run(1)`, in a process of its own and in one that waited, and the interpreter's own start in turns, so that all
+    meet the same machine."""
     f = gl.remote(same)
     began = time.perf_counter()
     f.run(1)
@@ -42,13 +43,17 @@ def latency(count):
     for _ in range(WARM_UP):
         f.run(1)
         start()
-    runs, starts = [], []
+    reused = gl.remote(reuse=True)(same)
+    reused.run(1)
+    runs, again, starts = [], [], []
     for _ in range(count):
         starts.append(start())
-        began = time.perf_counter()
-        f.run(1)
-        runs.append(time.perf_counter() - began)
-    return {"first_ms": first_s * 1e3, **quantiles("run", runs), **quantiles("start", starts)}
+        for call, taken in ((f, runs), (reused, again)):
+            began = time.perf_counter()
+            call.run(1)
+            taken.append(time.perf_counter() - began)
+    measured = {**quantiles("run", runs), **quantiles("reuse", again), **quantiles("start", starts)}
+    return {"first_ms": first_s * 1e3, **measured}
 
 
 def quantiles(name, taken):
@@ -69,8 +74,12 @@ def rates(count, chunksize):
             raise SystemExit("bench: a map gave other values than its function")
         return count / (time.perf_counter() - began)
 
-    f.map(range(WARM_UP)).result()
+    reused = gl.remote(reuse=True)(same)
+    for warm in (f, reused):
+        warm.map(range(WARM_UP)).result()
     found = {
+        "reuse_per_s": rate(lambda: reused.map(expected).result()),
+        "reuse_singly_per_s": rate(lambda: reused.map(expected, chunksize=1).result()),
         "map_per_s": rate(lambda: f.map(expected, chunksize=1).result()),
         "map_chunks_per_s": rate(lambda: f.map(expected, chunksize=chunksize).result()),
     }
