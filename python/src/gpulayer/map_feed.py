@@ -164,9 +164,15 @@ class MapFeed:
                 # What ended is told, unless the server has removed it from its feed meanwhile.
                 await self._look(sorted(self._open))
             return
+        batch = list(batch)
         if len(self._open) > _MANY:
             # Others end at the same time, and are asked for with the same call.
-            await asyncio.sleep(_GATHER_S)
+            until = time.monotonic() + _GATHER_S
+            while True:
+                others = await self._told(max(until - time.monotonic(), 0))
+                if not others:
+                    break
+                batch += others
         ended = {
             self._place[event["job_id"]]
             for event in batch
