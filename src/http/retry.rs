@@ -1,12 +1,14 @@
 //! What a retry runs: a job again as it was, of an array also only the children that did not succeed, and of a child the
-//! one index again.
+//! one index again. It begins with the checkpoints that were left.
 
 use super::refusal::Refusal;
+use crate::contract::artifact::Digest;
 use crate::contract::error_code::ErrorCode;
 use crate::contract::ids::JobId;
 use crate::contract::job::{Job, JobState};
-use crate::contract::problem::Fault;
+use crate::contract::problem::{Fault, Warning};
 use crate::contract::spec::{Array, JobSpec};
+use crate::domain::array::Layout;
 use crate::store::Reads;
 
 /// The spec that repeats an ended job. `failed`: only what did not succeed.
@@ -34,6 +36,34 @@ pub fn spec(reads: &Reads, before: &Job, failed: bool) -> Result<JobSpec, Refusa
         only(&mut spec, indices);
     }
     Ok(spec)
+}
+
+/// The checkpoints that an ended job left, with the places that their owners have among the children of `array`, the
+/// new one; 0 for a job that is no array.
+pub fn checkpoints(
+    reads: &Reads,
+    before: &Job,
+    array: Option<&Array>,
+) -> Result<Vec<(usize, Digest)>, Refusal> {
+    let Some(array) = array.filter(|_| before.parent.is_none()) else {
+        let left = reads.job_standing(before.id)?.and_then(|standing| standing.checkpoint);
+        return Ok(left.map(|left| (0, left)).into_iter().collect());
+    };
+    let mut left = reads.checkpoints_of_children(before.id)?;
+    let places = Layout::of(array);
+    let found = places.indices().enumerate().filter_map(|(place, index)| Some((place, left.remove(&index)?)));
+    Ok(found.collect())
+}
+
+/// What is noticed when checkpoints that were left are not there any more.
+pub fn checkpoints_gone(count: usize) -> Warning {
+    let detail = match count {
+        1 => "the checkpoint that was left is not on the server any more; it begins anew".to_owned(),
+        _ => format!(
+            "{count} checkpoints that were left are not on the server any more; their jobs begin anew"
+        ),
+    };
+    Warning { pointer: String::new(), detail }
 }
 
 fn array_spec(reads: &Reads, parent: JobId) -> Result<JobSpec, Refusal> {

@@ -98,6 +98,21 @@ impl<'a> Bounds<'a> {
         faults
     }
 
+    /// Pins checkpoints that belong to a job which the client may repeat, so that they are still there when the new one
+    /// is recorded. Answers those that are here.
+    pub fn pin_checkpoints(
+        &self,
+        checkpoints: Vec<(usize, Digest)>,
+    ) -> Result<Vec<(usize, Digest)>, ArtifactError> {
+        let mut here = Vec::with_capacity(checkpoints.len());
+        for (place, kept) in checkpoints {
+            if self.artifacts.touch(kept)? {
+                here.push((place, kept));
+            }
+        }
+        Ok(here)
+    }
+
     /// Pins the artifacts that a spec names; those that are not here, or that are not the project's, are its faults.
     pub fn pin_named(&self, value: &Value, prefix: &str) -> Result<Vec<Digest>, Unreadable> {
         let named = named_artifacts(value, prefix);
@@ -225,7 +240,8 @@ pub fn new_job(
         artifacts,
     };
     let array = array_of(&spec)?;
-    Ok(NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new(), array })
+    let (waits, checkpoints) = (Vec::new(), Vec::new());
+    Ok(NewJob { record: Box::new(record), spec: Arc::new(spec), waits, array, checkpoints })
 }
 
 /// The children of a spec that is an array.

@@ -178,7 +178,8 @@ pub fn new_job(number: u128, spec: JobSpec) -> NewJob {
         warnings: vec![],
         artifacts: vec![],
     };
-    NewJob { record: Box::new(record), spec: Arc::new(spec), waits: Vec::new(), array: None }
+    let (waits, checkpoints) = (Vec::new(), Vec::new());
+    NewJob { record: Box::new(record), spec: Arc::new(spec), waits, array: None, checkpoints }
 }
 
 type Submitted = oneshot::Receiver<Result<Keyed<()>, SubmitRefusal>>;

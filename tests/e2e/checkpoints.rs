@@ -2,7 +2,8 @@
 
 use gpulayer::contract::end::EndReason;
 use gpulayer::contract::event::EventType;
-use gpulayer::contract::job::{Job, JobState, Sequence};
+use gpulayer::contract::ids::JobId;
+use gpulayer::contract::job::{Job, JobState, Page, Sequence};
 use serde_json::{Value, json};
 
 use crate::house::{House, eventually, shell};
@@ -67,4 +68,70 @@ async fn a_job_that_was_never_retried_keeps_its_end() {
     let job = house.end(house.submit(&shell(text)).await.id).await;
     assert_eq!(job.end.as_ref().unwrap().reason, EndReason::ExitNonzero);
     assert_eq!(kept(&house, &job).await, 0, "what leads out of it does not travel");
+}
+
+async fn retried(house: &House, of: JobId, asked: Value) -> JobId {
+    let again: Job = house.client().post(&format!("/v1/jobs/{of}/retry"), &asked).await.unwrap();
+    again.id
+}
+
+#[actix_rt::test]
+async fn a_job_that_repeats_another_begins_with_what_that_one_left() {
+    let house = House::new();
+    let daemon = house.daemon().await;
+    let done = house.path().join("done");
+    let text = format!(
+        r#"mkdir -p "$GPULAYER_CHECKPOINT_DIR"; cd "$GPULAYER_CHECKPOINT_DIR"; cat steps 2>/dev/null
+        echo step >> steps; [ -e {} ]"#,
+        done.display()
+    );
+    let first = house.end(house.submit(&shell(&text)).await.id).await.id;
+    assert_eq!(house.log(first).await, [""; 0]);
+    let second = retried(&house, first, json!({})).await;
+    // What it begins with is its own, also when the other is gone.
+    house.client().delete(&format!("/v1/jobs/{first}")).await.unwrap();
+    assert_eq!(house.end(second).await.retry_of, Some(first));
+    assert_eq!(house.log(second).await, ["step"]);
+    let third = retried(&house, second, json!({})).await;
+    house.end(third).await;
+    // A restart forgets none of it.
+    daemon.kill();
+    let _daemon = house.daemon().await;
+    std::fs::write(&done, "").unwrap();
+    let fourth = house.end(retried(&house, third, json!({})).await).await;
+    assert_eq!(fourth.state, JobState::Succeeded, "{fourth:?}");
+    assert_eq!(house.log(fourth.id).await, ["step"; 3]);
+    // What has succeeded left none.
+    let anew = house.end(retried(&house, fourth.id, json!({})).await).await;
+    assert_eq!((anew.state, house.log(anew.id).await.len()), (JobState::Succeeded, 0), "{anew:?}");
+}
+
+#[actix_rt::test]
+async fn each_child_of_an_array_that_is_repeated_begins_with_its_own() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let text = r#"mkdir -p "$GPULAYER_CHECKPOINT_DIR"; cd "$GPULAYER_CHECKPOINT_DIR"; cat steps 2>/dev/null
+        echo "index $GPULAYER_ARRAY_INDEX" >> steps; [ "$GPULAYER_ARRAY_INDEX" = 5 ]"#;
+    let mut spec = shell(text);
+    spec["array"] = json!({"start": 4, "count": 3});
+    spec["resources"] = json!({"cpus": 0.1});
+    let first = house.end(house.submit(&spec).await.id).await;
+    assert_eq!(first.state, JobState::Failed);
+    let again = house.end(retried(&house, first.id, json!({"failed": true})).await).await.id;
+    let children = children(&house, again).await;
+    assert_eq!(children.iter().map(|child| child.array_index).collect::<Vec<_>>(), [Some(4), Some(6)]);
+    for child in &children {
+        assert_eq!(house.log(child.id).await, [format!("index {}", child.array_index.unwrap())]);
+    }
+    // A child's retry is an array of one.
+    let one = house.end(retried(&house, children[1].id, json!({})).await).await.id;
+    let only = &self::children(&house, one).await[0];
+    assert_eq!(house.log(only.id).await, ["index 6"; 2]);
+}
+
+async fn children(house: &House, parent: JobId) -> Vec<Job> {
+    let page: Page<Job> = house.client().get(&format!("/v1/jobs?parent={parent}")).await.unwrap();
+    let mut children = page.items;
+    children.sort_by_key(|child| child.array_index);
+    children
 }

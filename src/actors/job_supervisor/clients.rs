@@ -115,10 +115,20 @@ impl Handler<SubmitJobs> for JobSupervisor {
             if let Some(array) = new.array {
                 let template = LiveJob::template(&new.record, shape);
                 let array = LiveArray::accept(&mut ledger, new.record, array, new.waits);
+                let children = new.checkpoints.into_iter().map(|(place, kept)| (array.child(place), kept));
+                let begin: Vec<_> = children.collect();
                 self.take_array(array, &template);
+                for (child, kept) in begin {
+                    if let Some(child) = self.jobs.get_mut(&child) {
+                        child.begin_with(&mut ledger, kept);
+                    }
+                }
                 continue;
             }
-            let job = LiveJob::accept_after(&mut ledger, new.record, new.spec, shape, new.waits);
+            let mut job = LiveJob::accept_after(&mut ledger, new.record, new.spec, shape, new.waits);
+            if let Some((_, kept)) = new.checkpoints.into_iter().next() {
+                job.begin_with(&mut ledger, kept);
+            }
             self.limits.came(&job.project, 1);
             self.jobs.insert(job.id, job);
             held += 1;

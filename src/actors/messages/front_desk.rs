@@ -46,6 +46,8 @@ pub struct NewJob {
     pub waits: Vec<Wait>,
     /// Its children, when it is an array.
     pub array: Option<NewArray>,
+    /// What it begins with, as it repeats a job that left a checkpoint; of an array, with the places of its children.
+    pub checkpoints: Vec<(usize, Digest)>,
 }
 
 /// Accept these jobs, all or none. Answered when they are on disk.

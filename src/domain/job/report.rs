@@ -141,6 +141,12 @@ impl LiveJob {
         Ok(JobState::Running)
     }
 
+    /// Its first attempt finds what the job that it repeats has left.
+    pub fn begin_with(&mut self, ledger: &mut Ledger, checkpoint: Digest) {
+        self.replace_checkpoint(ledger, Some(checkpoint));
+        self.moved(ledger);
+    }
+
     pub(super) fn replace_checkpoint(&mut self, ledger: &mut Ledger, kept: Option<Digest>) {
         if self.checkpoint != kept {
             let before = std::mem::replace(&mut self.checkpoint, kept);

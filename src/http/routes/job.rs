@@ -173,8 +173,13 @@ fn repeated(
         }
         dependency::waits(&spec, |id| named.names.get(&id).cloned())
     };
-    let job = new_job(spec, Vec::new(), artifacts, client.user(), Some(first)).map_err(Refusal::internal)?;
-    Ok(NewJob { waits, ..job })
+    let left = retry::checkpoints(&state.ports.reads, &before, spec.array.as_deref())?;
+    let asked = left.len();
+    let checkpoints = bounds.pin_checkpoints(left).map_err(Refusal::internal)?;
+    let gone = (checkpoints.len() < asked).then(|| retry::checkpoints_gone(asked - checkpoints.len()));
+    let warnings = gone.into_iter().collect();
+    let job = new_job(spec, warnings, artifacts, client.user(), Some(first)).map_err(Refusal::internal)?;
+    Ok(NewJob { waits, checkpoints, ..job })
 }
 
 /// Removes an ended job, its log and the artifacts that nothing else names: 204.

@@ -1,5 +1,6 @@
 //! Arrays: what the supervisor needs to stand where it stood, and what is asked of a whole family.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use diesel::prelude::*;
@@ -136,6 +137,26 @@ impl Reads {
                 .load(connection)
         })?;
         Ok(rows.into_iter().flatten().map(|index| index as u64).collect())
+    }
+
+    /// What the children of an array left for another attempt, by their indices.
+    pub fn checkpoints_of_children(&self, parent: JobId) -> Result<HashMap<u64, Digest>, StoreError> {
+        let rows: Vec<(Option<i64>, JobStandingRow)> =
+            self.pool.query("the checkpoints of an array", |connection| {
+                let Some((first, last)) = range(connection, parent)? else { return Ok(Vec::new()) };
+                job_standings::table
+                    .inner_join(jobs::table)
+                    .filter(job_standings::job_id.between(first, last))
+                    .filter(job_standings::attempts.like("%\"checkpoint\"%"))
+                    .select((jobs::array_index, JobStandingRow::as_select()))
+                    .load(connection)
+            })?;
+        let mut left = HashMap::new();
+        for (index, standing) in rows {
+            let (index, checkpoint) = (index.map(|index| index as u64), standing.read()?.checkpoint);
+            left.extend(index.zip(checkpoint));
+        }
+        Ok(left)
     }
 
     /// The spec of an array, as it was submitted.
