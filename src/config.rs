@@ -20,6 +20,7 @@ use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::offered_gpus::OfferedGpus;
 use crate::domain::placement::Policy;
+use crate::domain::python::Building;
 
 pub use error::ConfigError;
 pub use places::Places;
@@ -80,8 +81,8 @@ pub struct Settings {
     pub worker_gpus: OfferedGpus,
     /// The library that is asked about NVIDIA GPUs; `off` = none.
     pub nvml: Option<String>,
-    /// The `uv` by which a worker of this machine builds Python environments; `None` = the one a task finds.
-    pub uv: Option<PathBuf>,
+    /// How a worker of this machine builds Python environments.
+    pub building: Building,
     /// Processes and threads a task of the local worker may have; `None` = a part of what the kernel has.
     pub task_pids_max: Option<u64>,
     /// How long the process of a reusable function waits on a worker of this machine; zero = not at all.

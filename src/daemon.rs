@@ -162,7 +162,7 @@ fn start_worker(
     worker.log_limits = options.settings.log_limits;
     worker.task_pids_max = options.settings.task_pids_max;
     worker.reuse_idle = options.settings.reuse_idle;
-    worker.uv = options.settings.uv.clone();
+    worker.building = options.settings.building.clone();
     worker.gpus.nvml = Nvml::of_setting(options.settings.nvml.as_deref());
     worker.gpus.offered = options.settings.worker_gpus.clone();
     worker.known = known_worker(house)?;

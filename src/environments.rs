@@ -7,6 +7,8 @@ mod failure;
 mod layout;
 mod locks;
 mod notes;
+mod refused;
+mod time_limit;
 mod tools;
 
 use std::ffi::OsString;
@@ -18,7 +20,7 @@ use std::path::{Path, PathBuf};
 use crate::artifacts::remove_tree;
 use crate::contract::quantity::Timestamp;
 use crate::domain::disk::{Disposable, Entry};
-use crate::domain::python::{Key, Recipe};
+use crate::domain::python::{Building, Key, Recipe};
 use crate::process::RunAs;
 use crate::process::prelude::{Prelude, own_binary};
 
@@ -76,7 +78,7 @@ impl Environments {
         recipe: Recipe,
         workspace: &Path,
         user: Option<&RunAs>,
-        uv: Option<&Path>,
+        building: &Building,
         environment: &[(OsString, OsString)],
         host: &[(OsString, OsString)],
     ) -> io::Result<Prelude> {
@@ -84,7 +86,8 @@ impl Environments {
             recipe,
             workspace: workspace.into(),
             folder: self.of_user(user)?.into(),
-            uv: uv.map(Into::into),
+            uv: building.uv.clone().map(Into::into),
+            timeout: building.timeout,
         };
         let reaches = |name: &OsString| {
             name.to_str().is_some_and(|name| REACHING.contains(&name) || name.starts_with(OF_UV))
@@ -287,7 +290,9 @@ mod tests {
             ..crate::contract::spec::JobSpec::command(["true"])
         };
         let recipe = Recipe::of(&spec, None).unwrap();
-        let prelude = environments.prelude(recipe.clone(), Path::new("/w"), None, None, &own, &host).unwrap();
+        let prelude = environments
+            .prelude(recipe.clone(), Path::new("/w"), None, &Building::default(), &own, &host)
+            .unwrap();
         assert_eq!(prelude.env, [own[0].clone(), own[1].clone(), host[1].clone()]);
         let order: Order = serde_json::from_str(&prelude.input).unwrap();
         assert_eq!((order.recipe, order.workspace.as_os_str()), (recipe, "/w".as_ref()));

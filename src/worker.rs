@@ -41,6 +41,7 @@ use crate::contract::quantity::{Cpus, Seconds};
 use crate::contract::worker::{Capabilities, WorkerKind};
 use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
+use crate::domain::python::Building;
 use crate::gpu::{Devices, GpuOptions};
 use crate::process::account::Account;
 use crate::process::{ProcessError, ShimPool};
@@ -106,8 +107,8 @@ pub struct WorkerOptions {
     pub log_limits: LogLimits,
     /// Whom tasks run as; `None` = the worker's own user. Another user's wants a worker that runs as root.
     pub task_user: Option<Account>,
-    /// The `uv` that builds Python environments; `None` = the one that a task's `PATH` leads to.
-    pub uv: Option<PathBuf>,
+    /// How Python environments are built.
+    pub building: Building,
     /// How its GPUs are looked for.
     pub gpus: GpuOptions,
     /// Python interpreters it offers, by their paths.
@@ -140,7 +141,7 @@ impl WorkerOptions {
             disk: Watermarks::default(),
             log_limits: LogLimits::default(),
             task_user: None,
-            uv: None,
+            building: Building::default(),
             gpus: GpuOptions::default(),
             pythons: Vec::new(),
             advertise_address: None,
@@ -337,7 +338,7 @@ impl Life {
             task_pids_max: self.options.task_pids_max.unwrap_or_else(machine::task_pids_max),
             reuse_idle: self.options.reuse_idle,
             task_user: self.options.task_user.clone(),
-            uv: self.options.uv.clone(),
+            building: self.options.building.clone(),
             session_over: session_over.clone(),
         })
         .await?;

@@ -50,6 +50,7 @@ use crate::contract::protocol::{AcquireRequest, Assignment, Orders, ReportItem, 
 use crate::contract::quantity::Seconds;
 use crate::contract::worker::{Capabilities, Phase};
 use crate::domain::log_budget::LogLimits;
+use crate::domain::python::Building;
 use crate::domain::task_run::{Collection, Effect, Event, Found, TaskRun, WholeLog, memory_not_held};
 use crate::gpu::Devices;
 use crate::process::account::Account;
@@ -105,8 +106,8 @@ pub struct TaskRunnerOptions {
     pub reuse_idle: Duration,
     /// Whom tasks run as; `None` = the worker's own user.
     pub task_user: Option<Account>,
-    /// The `uv` that builds their Python environments; `None` = the one that a task's `PATH` leads to.
-    pub uv: Option<PathBuf>,
+    /// How Python environments are built.
+    pub building: Building,
     /// Told once when the server ends the session.
     pub session_over: mpsc::UnboundedSender<SessionEnd>,
 }

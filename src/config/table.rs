@@ -13,6 +13,7 @@ use crate::domain::disk::Watermarks;
 use crate::domain::log_budget::LogLimits;
 use crate::domain::offered_gpus::OfferedGpus;
 use crate::domain::placement::Policy;
+use crate::domain::python::Building;
 use crate::domain::spec::{human, nearest};
 use crate::short_file;
 
@@ -106,6 +107,7 @@ settings! {
     "worker_gpus" "GPULAYER_WORKER_GPUS" "all" Gpus "GPUs a worker of this machine offers: `all`, `none`, how many (the first in PCI order), or a list of places in PCI order and uuids (`[0, 3]`; as text `0,3`, and `3,` for the one in place 3). `join --gpus` beats it.";
     "nvml" "GPULAYER_NVML" "" Text "The library by which a worker of this machine asks about NVIDIA GPUs: a path, or `off` to leave them alone; the driver's own `libnvidia-ml.so.1` when not set.";
     "uv" "GPULAYER_UV" "" Text "The `uv` by which a worker of this machine builds Python environments: a path; when not set, the one in a task's `PATH`, beside `gpulayer`, or in `~/.local/bin`.";
+    "environment_timeout_s" "GPULAYER_ENVIRONMENT_TIMEOUT_S" "3600" Seconds "How long a worker of this machine builds a Python environment; a build that takes longer is ended, and its job with it.";
     "allow_spec_secret_refs" "GPULAYER_ALLOW_SPEC_SECRET_REFS" "false" Switch "Whether jobs may name variables and files of this worker as their secrets (`env:NAME`, `file:/PATH`). A daemon without TCP always allows it: only its own user can submit there.";
     "task_pids_max" "GPULAYER_TASK_PIDS_MAX" "" Count "Processes and threads a task of the daemon's own worker may have at once, where the machine can hold it to that (`docs/OPERATING.md`, Limits); half of what the kernel numbers, and at most 32768, when not set.";
     "reuse_idle_s" "GPULAYER_REUSE_IDLE_S" "60" SomeSeconds "How long the process of a function with `reuse` waits on a worker of this machine for its next call; 0 = not at all, each call has a process of its own.";
@@ -192,7 +194,10 @@ pub(super) fn settle(
         })?,
         worker_gpus: given.required("worker_gpus", offered_gpus)?,
         nvml: given.text("nvml")?,
-        uv: given.text("uv")?.map(Into::into),
+        building: Building {
+            uv: given.text("uv")?.map(Into::into),
+            timeout: given.required("environment_timeout_s", seconds)?,
+        },
         allow_spec_secret_refs: given.required("allow_spec_secret_refs", |value| match value {
             Value::Boolean(set) => Some(*set),
             Value::String(text) => text.parse().ok(),

@@ -2,6 +2,7 @@
 //! whoever builds one reads the files and runs the steps.
 
 pub mod recipe;
+pub mod refusal;
 pub mod steps;
 pub mod surroundings;
 
@@ -9,12 +10,32 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::contract::quantity::Seconds;
+
 pub use recipe::{Contents, Key, LockKind, Recipe, lock_kind};
+pub use refusal::will_repeat;
 pub use steps::{Step, find_interpreter, install_interpreter, steps};
 pub use surroundings::{Built, Change, surroundings};
 
 /// Begins the last line of a build that failed; the rest of it says why.
 pub const CLOSING: &str = "gpulayer: no Python environment: ";
+/// Begins that reason when the build was ended for its time limit.
+pub const TOO_LONG: &str = "the build was not done after ";
+
+/// How environments are built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Building {
+    /// The `uv` that does it; `None` = the one that a task's `PATH` leads to.
+    pub uv: Option<PathBuf>,
+    /// How long it may take.
+    pub timeout: Seconds,
+}
+
+impl Default for Building {
+    fn default() -> Self {
+        Self { uv: None, timeout: Seconds::new(3600) }
+    }
+}
 
 /// What an interpreter says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

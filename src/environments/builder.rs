@@ -13,10 +13,13 @@ use super::failure::Failure;
 use super::layout::{Layout, UV_CACHE};
 use super::locks::{Held, wait_for};
 use super::notes::{self, Answer, Complete};
+use super::refused::Refused;
+use super::time_limit::TimeLimit;
 use super::tools::{Tools, is_program};
 use crate::artifacts::remove_tree;
+use crate::contract::quantity::Seconds;
 use crate::domain::python::{
-    Built, CLOSING, Change, Contents, Interpreter, Key, Recipe, steps, surroundings,
+    Built, CLOSING, Change, Contents, Interpreter, Key, Recipe, TOO_LONG, steps, surroundings,
 };
 use crate::process::prelude::{Prepared, Telling};
 
@@ -38,6 +41,8 @@ pub(super) struct Order {
     pub(super) folder: OsString,
     /// The configured `uv`.
     pub(super) uv: Option<OsString>,
+    /// How long a build may take.
+    pub(super) timeout: Seconds,
 }
 
 /// Is this process to be a builder? Then does that and never returns. Must be among the first things in `main`, before
@@ -78,6 +83,7 @@ fn serve() -> Result<(), Failure> {
         recipe: &order.recipe,
         layout: &layout,
         workspace: &workspace,
+        timeout: order.timeout,
     };
     let (built, held) = build.find_or_make()?;
     let project = order.recipe.project().map(|folder| workspace.join(folder).join("src"));
@@ -112,6 +118,7 @@ struct Build<'a> {
     layout: &'a Layout,
     workspace: &'a Path,
     tools: Tools<'a>,
+    timeout: Seconds,
 }
 
 /// How the interpreter is looked for.
@@ -141,6 +148,7 @@ impl Build<'_> {
         {
             return Ok((built, Some(held)));
         }
+        let limit = self.limit();
         let path = match &sought {
             Sought::Path(path) => path.clone(),
             Sought::Version(version) => self.tools.find(Some(version), None)?,
@@ -150,6 +158,8 @@ impl Build<'_> {
             return Ok((built, None));
         }
         let interpreter = self.tools.interpreter(&path)?;
+        // Others are waited for as long as it takes: they have a limit themselves.
+        drop(limit);
         let key = self.recipe.key(&self.contents, &interpreter);
         let (built, held) = self.made(&key, &interpreter)?;
         if let Some(answer) = Answer::new(key, &[&path, &interpreter.executable]) {
@@ -198,10 +208,27 @@ impl Build<'_> {
             }
             let alone = wait_for(&path, true, &mut note).map_err(Failure::file("lock", &path))?;
             if notes::complete(self.layout, key).is_none() {
-                self.build(key, interpreter)?;
+                if let Some(refused) = Refused::of(self.layout, key) {
+                    refused.said.lines().for_each(say);
+                    return Err(refused.failure());
+                }
+                let _limit = self.limit();
+                self.build(key, interpreter)
+                    .inspect_err(|failure| Refused::note(self.layout, key, failure))?;
             }
             drop(alone);
         }
+    }
+
+    /// Ends this process when what follows takes too long.
+    fn limit(&self) -> Option<TimeLimit> {
+        let timeout = self.timeout;
+        let begun = TimeLimit::begin(timeout, move || {
+            let seconds = timeout.millis() as f64 / 1000.0;
+            say(&format!("{CLOSING}{TOO_LONG}{seconds} s (the worker's `environment_timeout_s`)"));
+            std::process::exit(1);
+        });
+        begun.map_err(|error| say(&format!("gpulayer: this build has no time limit: {error}"))).ok()
     }
 
     /// Only with the lock held alone. What an earlier build left unfinished goes first.

@@ -43,7 +43,15 @@ pub(super) enum Failure {
     },
     /// `uv` did not do it.
     #[error("`{shown}` {how}")]
-    Step { shown: &'static str, how: String },
+    Step {
+        shown: &'static str,
+        how: String,
+        /// The end of what it said.
+        said: String,
+    },
+    /// It did not do it for another task, a moment ago.
+    #[error("{sentence} for another task, {ago_s} s ago (`uv` is asked again after {for_s} s)")]
+    Refused { sentence: String, ago_s: u64, for_s: u64 },
     /// A file of the cache.
     #[error("cannot {operation} {}", path.display())]
     File {
@@ -55,8 +63,8 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn step(shown: &'static str, EndedBadly { how }: EndedBadly) -> Self {
-        Self::Step { shown, how }
+    pub(super) fn step(shown: &'static str, EndedBadly { how, said }: EndedBadly) -> Self {
+        Self::Step { shown, how, said }
     }
 
     pub(super) fn file(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {

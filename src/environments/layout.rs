@@ -5,6 +5,7 @@
 //! | `<key>/` | an environment; `gpulayer-complete.json` in it is the last file of its build |
 //! | `<key>.lock` | shared by who uses it, alone by who builds or removes it; its time of change is the last use |
 //! | `answers/<key>.json` | which environment a question led to |
+//! | `refusals/<key>.json` | what `uv` said when it refused to make one, for a minute |
 //! | `uv-cache/`, `uv-cache.lock` | what `uv` downloaded and built; shared by builds, alone by who removes it |
 //! | `pythons/` | interpreters that `uv` downloaded |
 
@@ -17,6 +18,7 @@ pub(super) const MARKER: &str = "gpulayer-complete.json";
 /// What `uv` keeps.
 pub(super) const UV_CACHE: &str = "uv-cache";
 const ANSWERS: &str = "answers";
+const REFUSALS: &str = "refusals";
 
 /// The folder of one user's environments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +44,14 @@ impl Layout {
 
     pub(super) fn answers(&self) -> PathBuf {
         self.0.join(ANSWERS)
+    }
+
+    pub(super) fn refusal(&self, key: &Key) -> PathBuf {
+        self.refusals().join(format!("{key}.json"))
+    }
+
+    pub(super) fn refusals(&self) -> PathBuf {
+        self.0.join(REFUSALS)
     }
 
     pub(super) fn uv_cache(&self) -> PathBuf {

@@ -81,6 +81,13 @@ impl Rig {
         Some(rig)
     }
 
+    /// With a limit on builds, in seconds.
+    fn limit(&self, seconds: f64) {
+        let file = self.house.home().join("config.toml");
+        let table = std::fs::read_to_string(&file).unwrap() + &format!("environment_timeout_s = {seconds}\n");
+        std::fs::write(file, table).unwrap();
+    }
+
     fn configure(&self, uv: &Path) {
         std::fs::write(self.house.home().join("config.toml"), format!("uv = {:?}\n", uv.to_str().unwrap()))
             .unwrap();
@@ -228,6 +235,67 @@ async fn one_builds_while_the_others_wait_and_when_it_is_cancelled_another_does(
         succeeded(&rig.house.end(*id).await);
     }
     assert_eq!(rig.builds(&others).await, 1);
+}
+
+#[actix_rt::test]
+async fn a_build_that_takes_too_long_is_ended_and_the_next_task_begins_anew() {
+    let Some(rig) = Rig::new() else { return };
+    rig.limit(1.5);
+    let _daemon = rig.house.daemon().await;
+    rig.close();
+    let first = rig.house.submit(&rig.tiny()).await.id;
+    rig.begins(first, BUILDING).await;
+    // It waits for longer than a build may take, and has all of that time for its own.
+    let second = rig.house.submit(&rig.tiny()).await.id;
+    rig.begins(second, WAITING).await;
+    let job = rig.house.end(first).await;
+    let end = job.end.unwrap();
+    assert_eq!((job.state, end.reason), (JobState::Failed, EndReason::EnvironmentFailed));
+    let (detail, advice) = (end.detail.unwrap(), end.advice.unwrap());
+    let says = "the build was not done after 1.5 s (the worker's `environment_timeout_s`): ";
+    assert!(detail.starts_with(says) && advice.contains("environment_timeout_s"), "{detail} / {advice}");
+    rig.begins(second, BUILDING).await;
+    rig.open();
+    succeeded(&rig.house.end(second).await);
+    assert_eq!(rig.house.leftovers(), [""; 0]);
+}
+
+#[actix_rt::test]
+async fn what_uv_refuses_is_refused_once_for_all_that_wait() {
+    let Some(rig) = Rig::new() else { return };
+    let _daemon = rig.house.daemon().await;
+    let refused = rig.job("1", json!({"requirements": rig.requiring("nosuch==3")}));
+    rig.close();
+    let first = rig.house.submit(&refused).await.id;
+    rig.begins(first, BUILDING).await;
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        let id = rig.house.submit(&refused).await.id;
+        rig.begins(id, WAITING).await;
+        others.push(id);
+    }
+    rig.open();
+    let why = rig.house.end(first).await.end.unwrap().detail.unwrap();
+    let (_, because) = why.split_once(": ").unwrap();
+    for id in &others {
+        let end = rig.house.end(*id).await.end.unwrap();
+        assert_eq!(end.reason, EndReason::EnvironmentFailed);
+        let detail = end.detail.unwrap();
+        assert!(detail.contains("for another task") && detail.ends_with(because), "{detail} / {why}");
+        assert!(end.advice.unwrap().contains("no set of versions fits"));
+    }
+    assert_eq!(rig.builds(&others).await, 0);
+
+    // What was in the way of one may be gone for the next.
+    let away = "/nonexistent/never/away-1.0-py3-none-any.whl";
+    let unreachable = rig.job("1", json!({"requirements": [format!("away @ file://{away}")]}));
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(rig.house.submit(&unreachable).await.id);
+        let end = rig.house.end(*ids.last().unwrap()).await.end.unwrap();
+        assert_eq!(end.reason, EndReason::EnvironmentFailed, "{end:?}");
+    }
+    assert_eq!(rig.builds(&ids).await, 2);
 }
 
 #[actix_rt::test]

@@ -47,6 +47,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("frameworks", "process"),     // asks interpreters in children
     ("environments", "process"),   // runs its builder in a task's shim
     ("environments", "artifacts"), // removes what nobody uses
+    ("environments", "clock"),     // how old a refusal is
     ("cli", "worker"),             // `join` and `worker start` run one
 ];
 

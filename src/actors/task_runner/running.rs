@@ -169,7 +169,7 @@ fn prelude(around: &Surroundings, recipe: Recipe, launch: &Launch) -> std::io::R
         recipe,
         &launch.workspace,
         launch.run_as.as_ref(),
-        options.uv.as_deref(),
+        &options.building,
         &launch.env,
         &options.host_environment,
     )

@@ -461,7 +461,7 @@ fn options(
         },
         task_pids_max: settings.task_pids_max,
         reuse_idle: settings.reuse_idle,
-        uv: settings.uv.clone(),
+        building: settings.building.clone(),
         task_user,
         gpus: GpuOptions {
             nvml: Nvml::of_setting(settings.nvml.as_deref()),

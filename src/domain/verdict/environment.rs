@@ -5,7 +5,7 @@ use super::rules::Status;
 use super::transcript::LastLine;
 use super::{Exit, ExitFacts, MOST_CHARACTERS, MOST_EVIDENCE, Scene, cut, disks, kernel, memory};
 use crate::contract::end::{Certainty, End, EndReason};
-use crate::domain::python::CLOSING;
+use crate::domain::python::{CLOSING, TOO_LONG};
 
 /// What tools write when a disk is full.
 const NO_ROOM: [&str; 3] = ["No space left on device", "os error 28", "Disk quota exceeded"];
@@ -13,7 +13,11 @@ const NO_ROOM: [&str; 3] = ["No space left on device", "os error 28", "Disk quot
 const MOST_LOOKED_AT: usize = 40;
 
 /// What a sentence of a build's last lines asks for.
-const ADVICE: [(&str, &str); 8] = [
+const ADVICE: [(&str, &str); 9] = [
+    (
+        TOO_LONG,
+        "submit it once more, what was downloaded is kept; the worker's `environment_timeout_s` gives it more time",
+    ),
     (
         "`uv` was not found",
         "install uv on the worker (`pip install uv`, or as its documentation says) where PATH leads, or name it with the worker's setting `uv` (GPULAYER_UV)",
@@ -68,7 +72,7 @@ pub(super) fn not_built(facts: &ExitFacts) -> End {
         (None, Some(signal), _) => format!("its build was ended by {signal}"),
         (None, None, code) => format!("its build exited with status {}", code.unwrap_or(1)),
     };
-    let because = error_of(&said);
+    let because = if closing.starts_with(TOO_LONG) { last_of(&said) } else { error_of(&said) };
     let detail = match &because {
         Some(because) => format!("{closing}: {because}"),
         None => closing.clone(),
@@ -110,6 +114,12 @@ fn lines(all: &[LastLine]) -> Vec<&str> {
     let said = all.iter().map(|line| line.text.as_str().trim_end());
     let said: Vec<&str> = said.filter(|line| !line.is_empty() && !line.starts_with("gpulayer: ")).collect();
     said[said.len().saturating_sub(MOST_LOOKED_AT)..].to_vec()
+}
+
+/// What was said last, of a build that was at it.
+fn last_of(said: &[&str]) -> Option<String> {
+    let last = said.last().map(|line| format!("last it said `{}`", cut(line.trim(), MOST_CHARACTERS)));
+    Some(last.unwrap_or_else(|| "it had said nothing".to_owned()))
 }
 
 /// The last error as one sentence: `error:` and its causes as `uv` writes them, in its newer and older form.
@@ -207,6 +217,23 @@ gpulayer: no Python environment: `uv pip install` exited with status 1";
         let starved = end(&starved);
         assert_eq!(starved.reason, EndReason::OomKilled);
         assert!(starved.detail.unwrap().starts_with("while its Python environment was built: "));
+    }
+
+    #[test]
+    fn a_build_that_took_too_long_says_its_limit_and_what_it_was_at() {
+        let closing = "gpulayer: no Python environment: the build was not done after 3600 s (the worker's `environment_timeout_s`)";
+        let lines = format!("error: an old one\nResolved 3 packages in 2ms\n   Building torch==2\n{closing}");
+        let late = end(&facts(Exit::Exited { code: 1 }, &lines));
+        assert_eq!(late.reason, EndReason::EnvironmentFailed);
+        assert_eq!(
+            late.detail.as_deref(),
+            Some(
+                "the build was not done after 3600 s (the worker's `environment_timeout_s`): last it said `Building torch==2`"
+            )
+        );
+        assert!(late.advice.unwrap().contains("what was downloaded is kept"));
+        let silent = end(&facts(Exit::Exited { code: 1 }, closing)).detail.unwrap();
+        assert!(silent.ends_with(": it had said nothing"), "{silent}");
     }
 
     #[test]
