@@ -9,6 +9,7 @@ pub mod dependency;
 pub mod disk;
 pub mod gpus;
 pub mod job;
+pub mod keeping;
 pub mod lease;
 pub mod ledger;
 pub mod log_budget;

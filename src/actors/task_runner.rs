@@ -462,7 +462,7 @@ impl TaskRunner {
                     runner.do_send(LogsSent { task_id, spool, event });
                 });
             }
-            Effect::Collect { whole_log, with_checkpoint } => {
+            Effect::Collect { whole_log, with_checkpoint, in_a_hurry } => {
                 let silent = whole_log == WholeLog::InLines && task.assignment.gpus.is_empty();
                 if silent && collecting::nothing_to_collect(&task.assignment.spec, &task.folder) {
                     self.on(task_id, Event::Collected(Collection::default()), ctx);
@@ -470,7 +470,7 @@ impl TaskRunner {
                     let (stop, stopped) = oneshot::channel();
                     task.collecting = Some(stop);
                     let (assignment, folder) = (task.assignment.clone(), task.folder.clone());
-                    let wanted = Wanted { whole_log, with_checkpoint };
+                    let wanted = Wanted { whole_log, with_checkpoint, in_a_hurry };
                     let errand = collecting::collect(Arc::clone(around), assignment, folder, wanted, stopped);
                     send_back(task_id, errand, ctx.address());
                 }

@@ -179,6 +179,8 @@ pub enum Effect {
         whole_log: WholeLog,
         /// Whether another attempt may follow, which wants the checkpoint.
         with_checkpoint: bool,
+        /// Whether nobody waits for what may take long, the checkpoint and a long result: it was to stop at once.
+        in_a_hurry: bool,
     },
     /// Bring no more of them; still answered by `Collected`, in which what was not brought is named.
     StopCollecting,
@@ -534,7 +536,9 @@ impl TaskRun {
                 if self.collects {
                     effects.push(Effect::Report(Report::Phase { phase: Phase::Finishing }));
                 }
-                effects.push(Effect::Collect { whole_log, with_checkpoint });
+                // An eviction or a preemption in a hurry has another attempt follow, which is to find it.
+                let in_a_hurry = self.stop == Some(StopOrder { cause: StopReason::Cancelled, now: true });
+                effects.push(Effect::Collect { whole_log, with_checkpoint, in_a_hurry });
             }
             (LogStep::Wait | LogStep::Drained, _) => {}
         }

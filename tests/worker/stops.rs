@@ -2,7 +2,7 @@
 
 use gpulayer::client::worker_channel::SessionEnd;
 use gpulayer::contract::end::EndReason;
-use gpulayer::contract::protocol::{Orders, Report};
+use gpulayer::contract::protocol::{Finish, Orders, Report, StopOrder, StopReason};
 use gpulayer::contract::quantity::Seconds;
 use gpulayer::contract::spec::{JobSpec, Output};
 use gpulayer::worker::{Farewell, WorkerEnd};
@@ -134,5 +134,70 @@ fn a_stop_in_a_hurry_leaves_outputs_behind_that_cannot_be_sent_and_names_them() 
     assert_eq!((finish.end.exit_code, finish.warnings.len()), (Some(0), 2), "{finish:?}");
     let left: Vec<_> = finish.undeclared.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(left, ["a", "b"], "kept for whoever wants them");
+    stop(worker);
+}
+
+/// Leaves a checkpoint that it does not count, and sleeps.
+const LEAVES_ONE: &str =
+    r#"mkdir "$GPULAYER_CHECKPOINT_DIR"; echo 1 > "$GPULAYER_CHECKPOINT_DIR/step"; echo ready; "#;
+
+#[test]
+fn nobody_in_a_hurry_waits_for_a_checkpoint() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    // On its way when the order comes.
+    server.change(|record| record.hold_publishes = true);
+    let task_id = server.offer(shell(&format!("{LEAVES_ONE} exit 3")));
+    server.until("the checkpoint to be on its way", |record| (record.publishes > 0).then_some(()));
+    server.change(|record| record.orders.kill_task_ids = vec![task_id]);
+    let finish = server.finish_of(task_id);
+    assert_eq!((finish.end.reason, finish.end.exit_code), (EndReason::ExitNonzero, Some(3)));
+    let said = |finish: &Finish| {
+        assert_eq!(finish.warnings.len(), 1, "{finish:?}");
+        finish.warnings[0]
+            .detail
+            .starts_with("the checkpoint could not be kept: the task was ordered to stop")
+    };
+    assert!(said(&finish), "{finish:?}");
+    // There when it was cancelled at once: not even begun.
+    server.change(|record| (record.hold_publishes, record.publishes) = (false, 0));
+    let task_id = server.offer(shell(&format!("{LEAVES_ONE} sleep 1000")));
+    server.until_line(task_id, "ready");
+    let cancel = StopOrder { task_id, cause: StopReason::Cancelled, now: true };
+    server.change(|record| record.orders.stops = vec![cancel]);
+    let finish = server.finish_of(task_id);
+    assert!(finish.end.reason == EndReason::Cancelled && said(&finish), "{finish:?}");
+    assert_eq!(server.change(|record| record.publishes), 0);
+    // Another attempt follows an eviction, however much of a hurry it is in.
+    let task_id = server.offer(shell(&format!("{LEAVES_ONE} sleep 1000")));
+    server.until_line(task_id, "ready");
+    let evict = StopOrder { task_id, cause: StopReason::Evicted, now: true };
+    server.change(|record| record.orders.stops = vec![evict]);
+    assert_eq!(server.finish_of(task_id).warnings, []);
+    assert_eq!(server.change(|record| record.publishes), 1);
+    stop(worker);
+}
+
+#[test]
+fn nobody_in_a_hurry_waits_for_a_long_result_and_a_short_one_comes() {
+    let server = Server::new();
+    let worker = server.start_worker();
+    server.change(|record| record.hold_publishes = true);
+    for (length, comes) in [(100_000, false), (10, true)] {
+        let payload = format!(r#"{{"args": ["x", {length}]}}"#);
+        let spec = serde_json::json!({"workload": {"function": {
+            "serializer": "json", "entrypoint": "operator:mul", "payload": payload}}});
+        let task_id = server.offer(serde_json::from_value(spec).unwrap());
+        if !comes {
+            server.until("the result to be on its way", |record| (record.publishes > 0).then_some(()));
+            server.change(|record| record.orders.kill_task_ids = vec![task_id]);
+        }
+        let finish = server.finish_of(task_id);
+        assert_eq!(
+            (finish.result.is_some(), finish.warnings.len()),
+            (comes, usize::from(!comes)),
+            "{finish:?}"
+        );
+    }
     stop(worker);
 }

@@ -39,7 +39,7 @@ pub(super) async fn keep(
     folder: &TaskFolder,
 ) -> Result<Option<KeptCheckpoint>, String> {
     let (at, host) = (folder.clone(), Arc::clone(around));
-    let packed = tokio::task::spawn_blocking(move || pack(&host, &at)).await;
+    let packed = tokio::task::spawn_blocking(move || pack(&at, |open| readable_by_task(&host, open))).await;
     let packed = packed.map_err(|gone| gone.to_string())?.map_err(|error| said(&error))?;
     let Some(packed) = packed else { return Ok(None) };
     let again = || packed.try_clone().and_then(|mut file| file.rewind().map(|()| file));
@@ -48,8 +48,8 @@ pub(super) async fn keep(
 }
 
 /// Into a file without a name: one that is given up in the middle, because its task has ended, may still be written when
-/// the next one is packed.
-fn pack(around: &Surroundings, folder: &TaskFolder) -> io::Result<Option<File>> {
+/// the next one is packed. `admit` judges each file that was opened.
+fn pack(folder: &TaskFolder, admit: impl Fn(File) -> io::Result<File>) -> io::Result<Option<File>> {
     let tmp = folder.open_tmp()?;
     let everything = Output { path: CHECKPOINT.to_owned(), name: None, optional: true };
     let collected =
@@ -58,9 +58,78 @@ fn pack(around: &Surroundings, folder: &TaskFolder) -> io::Result<Option<File>> 
         return Ok(None);
     }
     let to = folder.nameless_file()?;
-    let open = |file: &artifacts::CollectedFile, tmp: std::os::fd::BorrowedFd<'_>| {
-        file.open(tmp).and_then(|open| readable_by_task(around, open))
-    };
+    let open =
+        |file: &artifacts::CollectedFile, tmp: std::os::fd::BorrowedFd<'_>| file.open(tmp).and_then(&admit);
     artifacts::pack(&collected.files, tmp.as_fd(), open, &to)?;
     Ok(Some(to))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::io::Read;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::actors::task_runner::folder::assignment;
+    use crate::actors::task_runner::spares::Spares;
+
+    fn write(folder: &TaskFolder, text: &str) {
+        for name in ["a", "b", "c"] {
+            fs::write(folder.checkpoint().join(name), text).unwrap();
+        }
+    }
+
+    fn read(mut packed: File) -> BTreeMap<String, String> {
+        packed.rewind().unwrap();
+        let mut files = BTreeMap::new();
+        for entry in tar::Archive::new(packed).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().to_string_lossy().into_owned();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).unwrap();
+            files.insert(name, text);
+        }
+        files
+    }
+
+    #[test]
+    fn one_that_is_given_up_in_the_middle_goes_into_no_other() {
+        let tasks = tempfile::tempdir().unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment(), &mut Spares::default()).unwrap();
+        fs::create_dir(folder.checkpoint()).unwrap();
+        write(&folder, "the first");
+        let (opens, opened) = channel();
+        let (goes_on, go_on) = channel::<()>();
+        let given_up = std::thread::spawn({
+            let folder = folder.clone();
+            move || {
+                // It stands still at each file, whose bytes it has not read.
+                let held = move |file| {
+                    opens.send(()).unwrap();
+                    go_on.recv().unwrap();
+                    Ok(file)
+                };
+                pack(&folder, held).unwrap().unwrap()
+            }
+        });
+        opened.recv().unwrap();
+        goes_on.send(()).unwrap();
+        opened.recv().unwrap();
+        // Its task ends, and what it left is packed while the other one is in the middle.
+        write(&folder, "the second, which is longer");
+        let kept = pack(&folder, Ok).unwrap().unwrap();
+        goes_on.send(()).unwrap();
+        goes_on.send(()).unwrap();
+        let given_up = read(given_up.join().unwrap());
+        let kept = read(kept);
+        assert_eq!(kept.len(), 3);
+        assert!(kept.values().all(|text| text == "the second, which is longer"), "{kept:?}");
+        let first = given_up.values().filter(|text| *text == "the first").count();
+        assert_eq!((given_up.len(), first), (3, 1), "it was in the middle: {given_up:?}");
+        // Neither leaves a file behind.
+        let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with("packed-")));
+    }
 }

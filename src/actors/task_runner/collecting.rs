@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future;
+use futures_util::future::{self, FutureExt, Shared};
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::oneshot;
 
@@ -39,6 +39,9 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
 const STOPPED: &str = "the task was ordered to stop at once before it was brought";
 
+/// Done when nothing more is to be brought.
+type Stopped = Shared<oneshot::Receiver<()>>;
+
 /// What is looked for beside the files.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
@@ -46,6 +49,8 @@ pub(super) struct Wanted {
     pub(super) whole_log: WholeLog,
     /// Whether the checkpoint is kept.
     pub(super) with_checkpoint: bool,
+    /// Whether what may take long is left where it is: the checkpoint, and a long result.
+    pub(super) in_a_hurry: bool,
 }
 
 /// Whether there is nothing to look for.
@@ -68,16 +73,31 @@ pub(super) async fn collect(
     wanted: Wanted,
     stopped: oneshot::Receiver<()>,
 ) -> Event {
+    let stopped = stopped.shared();
+    let hurried = {
+        let stopped = stopped.clone();
+        async move {
+            if !wanted.in_a_hurry {
+                let _ = stopped.await;
+            }
+        }
+    };
+    let hurried = hurried.boxed_local().shared();
     let left = around.options.gpus.take_back(assignment.task_id);
     let brought = async {
         let log = keep_log(&around, &folder, wanted.whole_log).await;
-        (log, collect_files(&around, &assignment, &folder, stopped).await)
+        (log, collect_files(&around, &assignment, &folder, &stopped).await)
     };
     let ((log, mut collection), left) = future::join(brought, left).await;
     let word = Progress::of(&folder).news().await.unwrap_or_default();
     collection.progress = word.progress;
     if wanted.with_checkpoint && folder.wants_checkpoint(word.checkpoint) {
-        match checkpoint::keep(&around, &folder).await {
+        let kept = tokio::select! {
+            biased;
+            () = hurried.clone(), if folder.has_checkpoint() => Err(STOPPED.to_owned()),
+            kept = checkpoint::keep(&around, &folder) => kept,
+        };
+        match kept {
             Ok(kept) => collection.checkpoint = kept,
             Err(why) => {
                 let detail = format!("the checkpoint could not be kept: {why}");
@@ -86,7 +106,13 @@ pub(super) async fn collect(
         }
     }
     if let Some(called) = assignment.spec.workload.function() {
-        match function::bring_back(&around, called, &folder).await {
+        // A short one comes without waiting.
+        let returned = tokio::select! {
+            biased;
+            returned = function::bring_back(&around, called, &folder) => returned,
+            () = hurried => Err(STOPPED.to_owned()),
+        };
+        match returned {
             Ok(returned) => collection.result = returned,
             Err(why) => {
                 let detail = format!("what the function returned could not be brought back: {why}");
@@ -144,7 +170,7 @@ async fn collect_files(
     around: &Surroundings,
     assignment: &Assignment,
     folder: &TaskFolder,
-    mut stopped: oneshot::Receiver<()>,
+    stopped: &Stopped,
 ) -> Collection {
     if nothing_to_collect(&assignment.spec, folder) {
         return Collection::default();
@@ -153,7 +179,7 @@ async fn collect_files(
     let looked = tokio::task::spawn_blocking(move || look(&spec, &looked_in)).await;
     let looked = looked.unwrap_or_else(|gone| Err(gone.to_string()));
     let collection = match looked {
-        Ok((collected, root)) => publish_all(around, &assignment.spec, collected, &root, &mut stopped).await,
+        Ok((collected, root)) => publish_all(around, &assignment.spec, collected, &root, stopped).await,
         Err(why) => nothing(&assignment.spec, &why),
     };
     hide_secrets(around, &assignment.spec, collection).await
@@ -188,7 +214,7 @@ async fn publish_all(
     spec: &JobSpec,
     collected: Collected,
     root: &OwnedFd,
-    stopped: &mut oneshot::Receiver<()>,
+    stopped: &Stopped,
 ) -> Collection {
     let mut collection = Collection {
         undeclared: collected.undeclared,
@@ -221,7 +247,7 @@ async fn publish_files(
     around: &Surroundings,
     files: &[CollectedFile],
     root: &OwnedFd,
-    stopped: &mut oneshot::Receiver<()>,
+    stopped: &Stopped,
 ) -> HashMap<String, Result<Published, String>> {
     let room = RoomPatience::default();
     let regular = files.iter().filter(|file| file.content == CollectedContent::Regular);
@@ -240,7 +266,7 @@ async fn publish_files(
                 Some((path, done)) => drop(published.insert(path, done)),
                 None => return published,
             },
-            _ = &mut *stopped => return published,
+            _ = stopped.clone() => return published,
         }
     }
 }

@@ -212,6 +212,11 @@ impl TaskFolder {
         self.tmp().join(CHECKPOINT)
     }
 
+    /// Whether there is something that may be one.
+    pub(super) fn has_checkpoint(&self) -> bool {
+        fs::symlink_metadata(self.checkpoint()).is_ok()
+    }
+
     /// A new file on the disk of the task that nobody else finds.
     pub(super) fn nameless_file(&self) -> io::Result<File> {
         static MADE: AtomicU64 = AtomicU64::new(0);
@@ -360,26 +365,25 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
+/// Of a task in tests.
+#[cfg(test)]
+pub(super) fn assignment() -> Assignment {
+    Assignment {
+        task_id: crate::contract::ids::TaskId::from_u128(7),
+        job_id: crate::contract::ids::JobId::from_u128(9),
+        epoch: 1,
+        attempt: 1,
+        spec: std::sync::Arc::new(JobSpec::command(["true"])),
+        gpus: Vec::new(),
+        array: None,
+        gang: None,
+        checkpoint: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::contract::ids::{JobId, TaskId};
-
-    fn assignment() -> Assignment {
-        Assignment {
-            task_id: TaskId::from_u128(7),
-            job_id: JobId::from_u128(9),
-            epoch: 1,
-            attempt: 1,
-            spec: Arc::new(JobSpec::command(["true"])),
-            gpus: Vec::new(),
-            array: None,
-            gang: None,
-            checkpoint: None,
-        }
-    }
 
     #[test]
     fn a_new_folder_can_be_read_back_and_goes_by_name() {

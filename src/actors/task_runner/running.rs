@@ -16,12 +16,14 @@ use super::function::runner;
 use super::lost::{lost, warn_of_stuck};
 use super::progress::Progress;
 use super::scene::explained;
+use crate::clock;
 use crate::config::secrets::SecretsError;
 use crate::contract::ids::TaskId;
 use crate::contract::problem::Warning;
 use crate::contract::protocol::{Assignment, KeptCheckpoint, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Workload};
+use crate::domain::keeping::Keeping;
 use crate::domain::python::Recipe;
 use crate::domain::task_run::{
     Event, Exit, ExitFacts, StopSent, TaskPlace, command_line, environment, held_back, lines_lost,
@@ -196,7 +198,8 @@ pub(super) async fn watch(
     };
     let mut stopped = false;
     let mut progress = Progress::of(folder);
-    let mut keeping: Option<Pin<Box<dyn Future<Output = Option<KeptCheckpoint>>>>> = None;
+    let mut checkpoints = Keeping::default();
+    let mut keeping: Option<Pin<Box<dyn Future<Output = Kept>>>> = None;
     let mut words = tokio::time::interval_at(Instant::now() + LOOK_AT_PROGRESS, LOOK_AT_PROGRESS);
     let mut looks = tokio::time::interval_at(Instant::now() + LOOK_AT_SHIM, LOOK_AT_SHIM);
     loop {
@@ -207,18 +210,25 @@ pub(super) async fn watch(
                 continue;
             }
             _ = words.tick() => {
-                let Some(word) = progress.news().await else { continue };
-                word.progress.into_iter().for_each(|said| tell(Event::Progressed(said)));
-                if word.checkpoint > 0 && keeping.is_none() && folder.wants_checkpoint(word.checkpoint) {
-                    keeping = Some(Box::pin(keep_checkpoint(around.clone(), folder.clone(), word.checkpoint)));
+                if let Some(word) = progress.news().await {
+                    checkpoints.counted(word.checkpoint);
+                    word.progress.into_iter().for_each(|said| tell(Event::Progressed(said)));
+                }
+                let due = checkpoints.due(clock::now()).filter(|_| keeping.is_none());
+                if let Some(counted) = due.filter(|counted| folder.wants_checkpoint(*counted)) {
+                    keeping = Some(Box::pin(keep_checkpoint(around.clone(), folder.clone(), counted)));
                 }
                 continue;
             }
-            kept = async { keeping.as_mut()?.await }, if keeping.is_some() => {
+            Some(kept) = async { Some(keeping.as_mut()?.await) }, if keeping.is_some() => {
                 keeping = None;
-                kept.into_iter().for_each(|kept| tell(Event::CheckpointKept(kept)));
-                // It may have made another one meanwhile.
-                progress = Progress::of(folder);
+                match kept {
+                    Ok(kept) => {
+                        checkpoints.kept();
+                        kept.into_iter().for_each(|kept| tell(Event::CheckpointKept(kept)));
+                    }
+                    Err(Unkept) => checkpoints.failed(clock::now()),
+                }
                 continue;
             }
             Some((cause, now)) = stops.recv() => {
@@ -253,22 +263,24 @@ pub(super) async fn watch(
     tell(event);
 }
 
-/// Keeps the checkpoint that the program counts as this one. One that could not be kept is tried again, at the end at the latest.
-async fn keep_checkpoint(
-    around: Arc<Surroundings>,
-    folder: TaskFolder,
-    counted: u64,
-) -> Option<KeptCheckpoint> {
+/// A checkpoint on the server, if there was anything to keep.
+type Kept = Result<Option<KeptCheckpoint>, Unkept>;
+
+/// A checkpoint that could not be kept. It is tried again, at the end at the latest.
+struct Unkept;
+
+/// Keeps the checkpoint that the program counts as this one.
+async fn keep_checkpoint(around: Arc<Surroundings>, folder: TaskFolder, counted: u64) -> Kept {
     match checkpoint::keep(&around, &folder).await {
         Ok(kept) => {
             if let Err(error) = folder.note_checkpoint(counted) {
                 tracing::warn!(%error, "a checkpoint is kept once more at the task's end");
             }
-            kept
+            Ok(kept)
         }
         Err(why) => {
             tracing::warn!(why, "a checkpoint could not be kept");
-            None
+            Err(Unkept)
         }
     }
 }

@@ -57,7 +57,7 @@ fn a_trivial_task_takes_the_shortest_path() {
     );
     assert_eq!(
         effects_of(&mut run, &spec, [Event::Ended(exited(0))]),
-        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false, in_a_hurry: false }]
     );
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Completed);
@@ -94,7 +94,7 @@ fn an_environment_is_a_phase_of_its_own_that_can_be_stopped() {
     let effects = effects_of(&mut stopped, &spec, events);
     assert_eq!(
         effects,
-        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true }],
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true, in_a_hurry: false }],
         "it never executed"
     );
     let effects = effects_of(&mut stopped, &spec, [Event::Collected(Collection::default())]);
@@ -188,7 +188,7 @@ fn collects_only_after_the_last_record_is_acknowledged() {
     );
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 13 }]),
-        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false, in_a_hurry: false }]
     );
 }
 
@@ -200,7 +200,7 @@ fn a_refused_log_does_not_hold_up_the_finish() {
     effects_of(&mut run, &spec, [Event::Ended(facts(Exit::Exited { code: 0 }, None, 5))]);
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsRefused]),
-        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false, in_a_hurry: false }]
     );
 }
 
@@ -227,7 +227,7 @@ fn the_log_goes_on_behind_a_gap_and_the_finish_names_all_that_is_missing() {
     let rejected = Event::LogsRejected { first_n: 11, why: "the job is gone".to_owned() };
     assert_eq!(
         effects_of(&mut run, &spec, [rejected]),
-        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: false, in_a_hurry: false }]
     );
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     let detail = "the log lacks its lines 2 to 5 and lines 11 to 20 of this task: the spool was cut";
@@ -259,12 +259,15 @@ fn a_restarted_worker_goes_on_where_the_task_is() {
     // The server had them all already.
     assert_eq!(
         effects_of(&mut run, &spec, [Event::LogsAcknowledged { next_n: 8 }]),
-        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true }]
+        [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true, in_a_hurry: false }]
     );
 
     effects.clear();
     let mut run = TaskRun::adopt(&spec, Found::Lost { last_n: 0, timed_out: false }, &mut effects);
-    assert_eq!(effects, [Effect::Collect { whole_log: WholeLog::Broken, with_checkpoint: true }]);
+    assert_eq!(
+        effects,
+        [Effect::Collect { whole_log: WholeLog::Broken, with_checkpoint: true, in_a_hurry: false }]
+    );
     let effects = effects_of(&mut run, &spec, [Event::Collected(Collection::default())]);
     assert_eq!(finish_in(&effects).unwrap().end.reason, EndReason::Internal);
 }
@@ -634,4 +637,27 @@ fn a_shell_text_fails_with_any_part_of_its_pipes_where_bash_is() {
     assert_eq!(bash, ["/usr/bin/bash", "-o", "pipefail", "-c", "a | b"]);
     assert_eq!(command_line(&spec, None, runner), ["sh", "-c", "a | b"]);
     assert_eq!(command_line(&plain(), None, runner), ["true"]);
+}
+
+#[test]
+fn a_cancel_in_a_hurry_does_not_wait_for_a_checkpoint() {
+    let spec = plain();
+    for (cause, now, hurries) in [
+        (StopReason::Cancelled, true, true),
+        (StopReason::Cancelled, false, false),
+        (StopReason::Evicted, true, false),
+    ] {
+        let mut run = TaskRun::new(&spec, &mut Vec::new());
+        let killed = facts(Exit::Signalled { signal: "SIGKILL".into() }, Some(StopSent::Order), 0);
+        let events = [Event::StartAccepted, Event::Launched, Event::StopOrdered { cause, now }];
+        effects_of(&mut run, &spec, events);
+        assert_eq!(
+            effects_of(&mut run, &spec, [Event::Ended(killed)]),
+            [Effect::Collect { whole_log: WholeLog::InLines, with_checkpoint: true, in_a_hurry: hurries }],
+            "{cause:?} {now}"
+        );
+        // What is on its way already is given up by whoever is in a hurry.
+        let effects = effects_of(&mut run, &spec, [Event::StopOrdered { cause, now: true }]);
+        assert_eq!(effects, if now { vec![] } else { vec![Effect::StopCollecting] });
+    }
 }
