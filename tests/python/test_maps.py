@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import gpulayer as gl
 import pytest
 from conftest import kill_own_daemon, until
-from test_process import _is_parked, sockets, started
+from test_process import sockets, started
 
 
 @pytest.fixture(autouse=True)
@@ -244,28 +243,3 @@ def test_a_killed_client_loses_nothing_of_a_map(client: gl.Client, tmp_path: Pat
         (tmp_path / str(x)).touch()
     attached = client.attach(job_id)
     assert isinstance(attached, gl.Map) and attached.result() == [0, 10, 20, 30]
-
-
-def test_ctrl_c_leaves_the_map_and_says_how_to_go_on(client: gl.Client, tmp_path: Path) -> None:
-    values = waits_for(tmp_path).map(range(2))
-    process = started(
-        f"""
-        import signal
-        import gpulayer as gl
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        values = gl.local().attach("{values.id}")
-        print("waits", flush=True)
-        try:
-            list(values)
-        except KeyboardInterrupt:
-            print(values.refresh().ended)
-        """
-    )
-    assert process.stdout is not None and process.stdout.readline() == "waits\n"
-    until(functools.partial(_is_parked, process.pid))
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert out == "False\n" and f'gl.attach("{values.id}")' in err and "Traceback" not in err
-    for x in range(2):
-        (tmp_path / str(x)).touch()
-    assert values.result() == [0, 10]

@@ -29,11 +29,16 @@ class Watched(NotebookClient):
         return super().process_message(msg, cell, cell_index)
 
 
-def executed(home: Path, monkeypatch: pytest.MonkeyPatch, *cells: str) -> Watched:
+def surroundings(home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What a kernel finds."""
     monkeypatch.setenv("PYTHONPATH", SOURCES)
     monkeypatch.setenv("IPYTHONDIR", str(home / "ipython"))
+    return dict(os.environ)
+
+
+def executed(home: Path, monkeypatch: pytest.MonkeyPatch, *cells: str) -> Watched:
     watched = Watched(*cells)
-    watched.execute(env=dict(os.environ))
+    watched.execute(env=surroundings(home, monkeypatch))
     return watched
 
 

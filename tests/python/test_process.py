@@ -120,11 +120,11 @@ def test_the_end_of_the_process_is_silent_whatever_was_left_open(client: gl.Clie
 def test_ctrl_c_ends_the_waiting_and_leaves_the_job(client: gl.Client) -> None:
     job = client.submit(gl.command(["sleep", "60"]))
     until(lambda: job.refresh().state == "running")
-    for call in ("job.wait()", "list(job.logs(follow=True))"):
+    for call in ("job.wait()", "job.result()", "list(job.logs(follow=True))"):
         process = started(
             f"""
             import gpulayer as gl
-            job = gl.local().attach("{job.id}")
+            job = gl.attach("{job.id}")
             print("waits", flush=True)
             try:
                 {call}
@@ -134,14 +134,15 @@ def test_ctrl_c_ends_the_waiting_and_leaves_the_job(client: gl.Client) -> None:
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
-        until(functools.partial(_is_parked, process.pid))
+        until(functools.partial(is_parked, process.pid))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-        assert (out, err, process.returncode) == ("running\n", "", 0)
+        told = f'gpulayer: job {job} goes on · gpulayer show {job.id[-6:]} · gl.attach("{job.id}")\n'
+        assert (out, err, process.returncode) == ("running\n", "" if "logs" in call else told, 0)
     job.cancel(now=True).wait()
 
 
-def _is_parked(pid: int) -> bool:
+def is_parked(pid: int) -> bool:
     """Whether it waits in the kernel for a lock, as the main thread of a call does."""
     return "futex" in Path(f"/proc/{pid}/wchan").read_text() or _in_a_lock(pid)
 

@@ -14,9 +14,11 @@ import atexit
 import math
 import os
 import threading
-from concurrent.futures import Future
-from typing import Any, Callable, Coroutine, Generic, Optional, TypeVar
+from concurrent.futures import Future, wait
+from contextvars import ContextVar
+from typing import Any, Callable, Coroutine, Generic, Optional, Protocol, TypeVar
 
+from . import notebook
 from .errors import GPUlayerError
 
 R = TypeVar("R")
@@ -25,6 +27,10 @@ R = TypeVar("R")
 _END_WITHIN_S = 2.0
 #: How long generators may take to be closed; they have nothing to wait for.
 _GENERATORS_WITHIN_S = 0.5
+#: How long work that was cancelled is waited for.
+_UNWOUND_WITHIN_S = 1.0
+#: How often the loop of a notebook's cell looks up while it waits.
+_AWAKE_S = 0.5
 
 
 class Background:
@@ -146,6 +152,23 @@ def current() -> Background:
     return _current
 
 
+class Aftermath(Protocol):
+    """What comes after work whose waiter left in the middle."""
+
+    def interrupted(self) -> None:
+        """After a Ctrl-C, in the thread that waited, when the work has ended."""
+
+    async def cancelled(self) -> None:
+        """After the awaiting task was cancelled, on the background loop. Raises nothing."""
+
+
+def if_left(aftermath: Aftermath) -> None:
+    """To be called by work: what comes after it if its waiter leaves before it is over. The outermost one counts."""
+    call = _running.get()
+    if call is not None and call.aftermath is None:
+        call.aftermath = aftermath
+
+
 def run(work: Coroutine[Any, Any, R]) -> R:
     """Carries out, and waits. An interrupt of the waiting (Ctrl-C) cancels the work and goes on as it is.
 
@@ -164,9 +187,13 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     except GPUlayerError as failed:
         _stop_if_over(background)
         raise failed.with_traceback(None) from failed.__cause__
-    except BaseException:
+    except BaseException as left:
         call.end_soon()
         _stop_if_over(background)
+        if isinstance(left, KeyboardInterrupt) and call.aftermath is not None:
+            # What it shows of its progress is gone then.
+            wait({call.future}, _UNWOUND_WITHIN_S)
+            call.aftermath.interrupted()
         raise
     finally:
         del call
@@ -182,13 +209,21 @@ async def join(work: Coroutine[Any, Any, R]) -> R:
     call = _Call(work, loop)
     try:
         call.begin_soon()
-        return await asyncio.wrap_future(call.future)
+        waited_for = asyncio.wrap_future(call.future)
+        # A kernel that is interrupted cancels the cell's task, and lets its loop sleep on until something else comes.
+        while notebook.in_kernel() and not waited_for.done():
+            await asyncio.wait({waited_for}, timeout=_AWAKE_S)
+        return await waited_for
     except GPUlayerError as failed:
         _stop_if_over(background)
         raise failed.with_traceback(None) from failed.__cause__
-    except BaseException:
+    except BaseException as left:
         call.end_soon()
         _stop_if_over(background)
+        if isinstance(left, asyncio.CancelledError) and call.aftermath is not None:
+            # Carried out to its end, also when the caller is cancelled once more.
+            after = asyncio.run_coroutine_threadsafe(call.aftermath.cancelled(), loop)
+            await asyncio.shield(asyncio.wrap_future(after))
         raise
     finally:
         del call
@@ -213,6 +248,7 @@ class _Call(Generic[R]):
         self._work, self._loop = work, loop
         self._task: Optional[asyncio.Task[R]] = None
         self._is_over = False
+        self.aftermath: Optional[Aftermath] = None
 
     def begin_soon(self) -> None:
         self._loop.call_soon_threadsafe(self._begin)
@@ -227,6 +263,8 @@ class _Call(Generic[R]):
 
     def _begin(self) -> None:
         if not self._is_over:
+            # This turn of the loop has a context of its own, which the task takes over.
+            _running.set(self)
             self._task = self._loop.create_task(self._work)
             self._task.add_done_callback(self._done)
 
@@ -234,6 +272,7 @@ class _Call(Generic[R]):
         self._is_over = True
         if self._task is None:
             self._work.close()
+            self.future.cancel()
         else:
             self._task.cancel()
 
@@ -248,6 +287,10 @@ class _Call(Generic[R]):
             self.future.set_exception(failed)
         else:
             self.future.set_result(task.result())
+
+
+#: The call that the running task carries out.
+_running: ContextVar[Optional[_Call[Any]]] = ContextVar("gpulayer_running", default=None)
 
 
 def _stop_if_over(background: Background) -> None:

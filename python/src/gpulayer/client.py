@@ -78,8 +78,18 @@ class Client:
         headers: Mapping[str, str] = {},
     ) -> Job:
         """The body of `submit`, on the background loop."""
-        body, more = await self._wire(spec)
-        headers = {**headers, **more, **(_REFUSE if refuse_impossible else _STRICT)}
+        body, more = await self.wire(spec)
+        return await self.posted(body, key, {**headers, **more}, refuse_impossible)
+
+    async def posted(
+        self,
+        body: Mapping[str, Any],
+        key: Optional[str] = None,
+        headers: Mapping[str, str] = {},
+        refuse_impossible: bool = False,
+    ) -> Job:
+        """Submits a spec as `wire` made it."""
+        headers = {**headers, **(_REFUSE if refuse_impossible else _STRICT)}
         return self.job_of(await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
 
     @both
@@ -90,10 +100,12 @@ class Client:
 
     async def all_submitted(self, specs: Iterable[AnySpec], key: Optional[str] = None) -> list[Job]:
         """The body of `submit_all`, on the background loop."""
-        wire = [(await self._wire(spec))[0] for spec in specs]
-        if not wire:
-            return []
-        answer = await self.session.call(routes.BATCH, body={"jobs": wire}, key=key, headers=_STRICT)
+        wire = [(await self.wire(spec))[0] for spec in specs]
+        return await self.all_posted(wire, key) if wire else []
+
+    async def all_posted(self, bodies: Sequence[Mapping[str, Any]], key: Optional[str] = None) -> list[Job]:
+        """Submits specs as `wire` made them, all or none."""
+        answer = await self.session.call(routes.BATCH, body={"jobs": list(bodies)}, key=key, headers=_STRICT)
         ids: list[str] = answer["ids"]
         # They are among the newest; what others have submitted meanwhile may push some out.
         newest = {job.id: job for job in await self.listed(len(ids))}
@@ -113,7 +125,7 @@ class Client:
     @both
     async def explain(self, spec: AnySpec) -> Explanation:
         """Where this spec would run, and the smallest change that lets it. Submits nothing."""
-        body, _ = await self._wire(spec)
+        body, _ = await self.wire(spec)
         return read(Explanation, await self.session.call(routes.EXPLAIN, body={"spec": body}, headers=_STRICT))
 
     @both
@@ -143,7 +155,7 @@ class Client:
         """The handle for a record: a `Job`, a `FunctionJob` or a `Map`."""
         return job_of(self, raw)
 
-    async def _wire(self, spec: AnySpec) -> tuple[dict[str, Any], dict[str, str]]:
+    async def wire(self, spec: AnySpec) -> tuple[dict[str, Any], dict[str, str]]:
         """A spec as it is sent, with what goes along at the server, and headers that say more about it."""
         fields, headers = await baggage.brought(self.session, spec if isinstance(spec, Spec) else Spec(spec))
         return (with_recorded(fields, os.environ) if self._own else fields), headers

@@ -9,6 +9,7 @@ from typing import Any, Iterable, Optional
 from .client import AnySpec, Client, connect
 from .job_handle import Job
 from .records import Explanation
+from .server_choice import choose
 
 _lock = threading.Lock()
 _client: Optional[Client] = None
@@ -28,6 +29,14 @@ def use(client: Client) -> None:
     global _client
     with _lock:
         _client = client
+
+
+def is_default(client: Client) -> bool:
+    """Whether a client is the one that is meant when none is named, or would be."""
+    with _lock:
+        if _client is not None:
+            return client is _client
+    return choose(None).target.endpoint == client.endpoint
 
 
 def submit(spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False) -> Job:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import secrets
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Optional, cast
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterable, Mapping, Optional, cast
 
 import cloudpickle
 
-from . import artifacts, folders, library, source
+from . import artifacts, background, folders, interrupts, library, source
 from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
 from .client import Client
 from .default import default_client
-from .errors import ConfigurationError, RefusedError
+from .errors import ConfigurationError, GPUlayerError, RefusedError
 from .function_job import CALLS_LABEL, FunctionJob
 from .maps import Map
 from .remote_function import RemoteFunction
@@ -22,6 +24,8 @@ from .spec import Spec, command, is_address, own_python
 
 if TYPE_CHECKING:
     from .job_handle import Job
+
+_LOG = logging.getLogger("gpulayer")
 
 #: A map becomes so many jobs, unless told otherwise. One process serves many calls anyway with `reuse`: then fewer, as
 #: many as keep the workers of a small fleet evenly busy.
@@ -153,20 +157,25 @@ def _entrypoint(function: Callable[..., Any]) -> Optional[str]:
 
 
 class Submission:
-    """What is to be sent, ready. Its methods are for the background loop, one of them once."""
+    """What is to be sent, ready: one of `run`, `submit` and `map` once, on the background loop. It is also its own
+    `background.Aftermath`."""
 
     def __init__(
         self, function: RemoteFunction[..., Any], make: Optional[Callable[[Packing], Mapping[str, Any]]]
     ) -> None:
         words = function.words
+        self._name = _name(function)
         self._client = cast(Client, words.get("client") or default_client())
         self._key: Optional[str] = words.get("key")
         self._packing = Packing()
         self._source: Optional[source.Source] = None
         self._spec: Optional[Spec] = None
+        #: Submits, and gives the same job each time; there from the moment in which something is submitted.
+        self._posting: Optional[Callable[[], Awaitable[Job]]] = None
+        self._job: Optional[Job] = None
         if make is None:
             return
-        spec = template({"name": _name(function)[:255], **words})
+        spec = template({"name": self._name[:255], **words})
         given = words.get("source", "auto")
         if is_address(given):
             spec = spec | {"source": given}
@@ -198,9 +207,34 @@ class Submission:
             return Map.empty(self._client)
         found = cast("Map[Any]", await self._submitted())
         found.ordered, found.return_exceptions = ordered, return_exceptions
+        found.is_ours = self._key is None
         return found
 
+    def interrupted(self) -> None:
+        """Its caller has nothing of the job yet, which therefore ends. With a key of the caller's own it goes on: whoever
+        comes with the key has it."""
+        if self._posting is not None:
+            job = background.run(self._found())
+            (interrupts.Ends(job) if self._key is None else interrupts.GoesOn(job)).interrupted()
+
+    async def cancelled(self) -> None:
+        """The same for a task that was cancelled."""
+        if self._posting is None or self._key is not None:
+            return
+        try:
+            job = await self._found()
+        except GPUlayerError as failed:
+            _LOG.warning("a call of %s was cut off, and may go on: %s", self._name, failed)
+        else:
+            await interrupts.Ends(job).cancelled()
+
+    async def _found(self) -> Job:
+        """The job, also when its submission was cut off before the answer: the same again is the same job."""
+        assert self._posting is not None
+        return self._job or await self._posting()
+
     async def _submitted(self) -> Job:
+        background.if_left(self)
         try:
             try:
                 return await self._tried()
@@ -231,9 +265,19 @@ class Submission:
             spec = spec | {"inputs": [*spec.fields.get("inputs", ()), place]}
         await self._send(parcels)
         items = spec.fields.get("array", {}).get("items", ())
-        if sum(len(item["payload"]) + 100 for item in items) < _SINGLE_BYTES:
-            return await self._client.submitted(spec, self._key, headers={} if bundle is None else bundle.headers)
-        return (await self._client.all_submitted([spec], self._key))[0]
+        is_small = sum(len(item["payload"]) + 100 for item in items) < _SINGLE_BYTES
+        body, headers = await self._client.wire(spec)
+        headers = headers if bundle is None else {**bundle.headers, **headers}
+        key = self._key or secrets.token_hex(16)
+
+        async def posting() -> Job:
+            if is_small:
+                return await self._client.posted(body, key, headers)
+            return (await self._client.all_posted([body], key))[0]
+
+        self._posting = posting
+        self._job = await posting()
+        return self._job
 
     def _library(self, with_gpulayer: bool, parcels: dict[str, Parcel]) -> dict[str, Any]:
         digest, data = library.bundle(with_gpulayer)

@@ -11,6 +11,7 @@ from . import background, routes, tables
 from .both import both
 from .errors import JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
 from .event_stream import Follower, Pages
+from .interrupts import GoesOn
 from .outputs import Outputs, bring
 from .quantities import shown_size, shown_span
 from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, Task
@@ -35,6 +36,9 @@ _UNKNOWN = End(reason="unknown", owner="platform")
 class Job:
     """A job. Its fields (`state`, `end`, `outputs`, …) are as they stood when it was last asked for; `refresh`, `wait`
     and everything that changes the job renew them. `await job` is `job.result()` for asyncio."""
+
+    #: What it is called in messages.
+    noun = "job"
 
     def __init__(self, client: Client, raw: Mapping[str, Any]) -> None:
         self.client = client
@@ -117,7 +121,7 @@ class Job:
     @both
     async def wait(self, timeout: Optional[float] = None, *, progress: Optional[bool] = None) -> Job:
         """Returns itself when it has ended, however. `timeout` in seconds: `WaitTimeoutError`, and the job goes on;
-        so it does after Ctrl-C. Restarts of the server are waited out. `progress`: a line that says how it stands, by
+        so it does after Ctrl-C, which says how to come back to it. Restarts of the server are waited out. `progress`: a line that says how it stands, by
         default on a terminal."""
         await self._wait(timeout, progress)
         return self
@@ -132,6 +136,8 @@ class Job:
         return background.join(self._result(None, False)).__await__()
 
     async def _wait(self, timeout: Optional[float], progress: Optional[bool]) -> None:
+        if not self.ended:
+            background.if_left(GoesOn(self))
         began = time.monotonic()
         line = Line(progress)
         patience = self.client.session.patience(following=True)

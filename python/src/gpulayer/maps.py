@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, Mapping, Optional, TypeVar, cast
 
+from . import background, interrupts
 from .function_job import calls_of
 from .job_handle import Job
 from .map_feed import MapFeed
@@ -26,7 +27,12 @@ class Map(Job, Generic[R]):
 
     It is a job of its own on the server: `gl.attach(map.id)` has its values from any process, also after the client,
     the server or a worker was killed in the middle.
+
+    Iterating over a map that was called for here is that call itself: Ctrl-C, or cancelling the task, cancels the map.
+    Whoever asks by `result`, `results`, `as_completed` or `wait`, or has it from `attach`, leaves it running.
     """
+
+    noun = "map"
 
     def __init__(
         self,
@@ -40,6 +46,8 @@ class Map(Job, Generic[R]):
         self.ordered = ordered
         #: Whether iterating gives exceptions as values, or else raises them.
         self.return_exceptions = return_exceptions
+        #: Whether it was called for by this object, and not found.
+        self.is_ours = False
 
     @classmethod
     def empty(cls, client: Client) -> Map[Any]:
@@ -75,23 +83,27 @@ class Map(Job, Generic[R]):
         there, by default on a terminal."""
         in_order = self.ordered if ordered is None else ordered
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
-        return Values(self, self._feed(in_order, timeout, progress), kept)
+        return Values(self._feed(in_order, timeout, progress), kept, interrupts.GoesOn(self))
 
     def as_completed(
         self, *, return_exceptions: Optional[bool] = None, timeout: Optional[float] = None
     ) -> Completed[R]:
         """Pairs of an argument's place and its value, as they come."""
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
-        return Completed(self, self._feed(False, timeout, None), kept)
+        return Completed(self._feed(False, timeout, None), kept, interrupts.GoesOn(self))
 
     def _feed(self, ordered: bool, timeout: Optional[float], progress: Optional[bool]) -> Stream[Indexed]:
         return Stream(lambda: MapFeed(self, ordered, timeout, progress))
 
     def __iter__(self) -> Values[R]:
-        return self.results()
+        return self._iterated(None)
 
     def __aiter__(self) -> Values[R]:
-        return self.results(progress=False)
+        return self._iterated(False)
+
+    def _iterated(self, progress: Optional[bool]) -> Values[R]:
+        after = interrupts.Ends(self) if self.is_ours else interrupts.GoesOn(self)
+        return Values(self._feed(self.ordered, None, progress), self.return_exceptions, after)
 
     @property
     def result(self) -> _Result[R]:  # type: ignore[override]
@@ -150,23 +162,26 @@ class _Result(Generic[R]):
 class _Taking(Generic[R]):
     """Takes outcomes from a map's feed one by one, and reads each in the thread of whoever asks."""
 
-    def __init__(self, map: Map[R], feed: Stream[Indexed], return_exceptions: bool) -> None:
-        self._map = map
+    def __init__(self, feed: Stream[Indexed], return_exceptions: bool, after: background.Aftermath) -> None:
         self._feed = feed
         self._kept = return_exceptions
+        self._after = after
 
     def _step(self) -> tuple[int, R]:
         try:
             place, outcome = next(self._feed)
+            return place, self._read(outcome)
         except KeyboardInterrupt:
-            # What was computed so far is not lost, nor is what is under way.
-            told = f'map {self._map} goes on: gl.attach("{self._map.id}") has its values, .cancel() stops it'
-            sys.stderr.write(f"\n{told}\n")
+            self.close()
+            self._after.interrupted()
             raise
-        return place, self._read(outcome)
 
     async def _astep(self) -> tuple[int, R]:
-        place, outcome = await self._feed.__anext__()
+        try:
+            place, outcome = await self._feed.__anext__()
+        except asyncio.CancelledError:
+            await background.join(self._after.cancelled())
+            raise
         return place, self._read(outcome)
 
     def _read(self, outcome: Callable[[], Any]) -> R:

@@ -34,8 +34,11 @@ class Cell:
 
 def cell() -> Optional[Cell]:
     """Where this runs in a notebook's kernel, an output of its cell."""
+    return Cell(import_module("IPython.display").display) if in_kernel() else None
+
+
+def in_kernel() -> bool:
+    """Whether this runs in a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    if getattr(shell, "kernel", None) is None:
-        return None
-    return Cell(import_module("IPython.display").display)
+    return getattr(shell, "kernel", None) is not None

@@ -1,0 +1,93 @@
+"""What becomes of a job when Ctrl-C ends the waiting for it: one that only the call itself knows of is cancelled, as
+`gpulayer run` does; any other goes on. Either way standard error names it, and what can be typed next."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from . import background
+from .errors import GPUlayerError
+
+if TYPE_CHECKING:
+    from .job_handle import Job
+
+_LOG = logging.getLogger("gpulayer")
+
+
+class GoesOn:
+    """The `background.Aftermath` of waiting for a job that was there before."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def interrupted(self) -> None:
+        """Says how to come back to it."""
+        say(f"{_called(self._job)} goes on · {next_steps(self._job)}")
+
+    async def cancelled(self) -> None:
+        """A task that is cancelled is its program's matter, which has the job."""
+
+
+class Ends:
+    """The `background.Aftermath` of a job that is nobody's but the call's."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def interrupted(self) -> None:
+        """Cancels it, and returns when it has ended, within its grace. Ctrl-C meanwhile ends it at once; once more, and
+        it is not waited for any longer."""
+        job = self._job
+        say(f"cancelling {_called(job)}; Ctrl-C again ends it at once")
+        for now in (False, True):
+            try:
+                background.run(_ended(job, now))
+            except KeyboardInterrupt:
+                continue
+            except GPUlayerError as failed:
+                say(f"{_called(job)} could not be cancelled: {failed}\n  {next_steps(job)}")
+                return
+            say(f"{_called(job)} {job.state.replace('_', ' ')} · {next_steps(job)}")
+            return
+        say(f"{_called(job)} was told to end at once, and is not waited for · {next_steps(job)}")
+
+    async def cancelled(self) -> None:
+        """Cancels it; returns when the order is on disk."""
+        try:
+            await _order(self._job, False)
+        except GPUlayerError as failed:
+            _LOG.warning("%s goes on, it could not be cancelled: %s", _called(self._job), failed)
+
+
+async def _order(job: Job, now: bool) -> None:
+    if not (await job.refreshed()).ended:
+        await job.cancel.aio(now=now)
+
+
+async def _ended(job: Job, now: bool) -> None:
+    await _order(job, now)
+    await job.wait.aio(progress=False)
+
+
+def next_steps(job: Job) -> str:
+    """What to type next about a job, in a shell and here."""
+    from . import default
+
+    client = job.client
+    is_default = default.is_default(client)
+    server = "" if is_default else f"--server {client.endpoint} "
+    return f'gpulayer {server}show {job.id[-6:]} · {"gl" if is_default else "client"}.attach("{job.id}")'
+
+
+def say(text: str) -> None:
+    """A line on standard error, below the `^C` of a terminal."""
+    if sys.stderr is not None:
+        below = "\n" if sys.stderr.isatty() else ""
+        sys.stderr.write(f"{below}gpulayer: {text}\n")
+        sys.stderr.flush()
+
+
+def _called(job: Job) -> str:
+    return f"{job.noun} {job}"
