@@ -56,8 +56,9 @@ def test_a_submitted_call_is_a_job_with_a_value(client: gl.Client) -> None:
     assert job.end is not None and job.end.reason == "completed"
     assert (job.name, job.record.labels, lines(job)) == ("told", {"a": "b"}, ["speaking"])
     assert job.record.spec["resources"]["memory_bytes"] == 64 << 20
-    again = client.attach(job.id)
-    assert isinstance(again, gl.FunctionJob) and again.result() == "hello you"
+    assert client.attach(job.id).result() == client.attach(job.id, gl.FunctionJob).result() == "hello you"
+    with pytest.raises(gl.ConfigurationError, match=r"job … \(told\) is a FunctionJob, and no Map".replace("…", "….{6}")):
+        client.attach(job.id, gl.Map)
     keyed = speak.options(key="tonight")
     assert keyed.submit("you") == keyed.submit("you") != keyed.options(key="tomorrow").submit("you")
     repeated = job.retry()

@@ -27,7 +27,9 @@ def test_a_command_runs_and_brings_back_its_log_its_files_and_its_end(client: gl
     assert [event.type for event in job.events()][0] == "job_queued"
     assert [event.seq for event in job.events(follow=True)] == [event.seq for event in job.events()]
     assert [task.state for task in job.tasks()] == ["succeeded"]
-    assert client.attach(job.id) == job and client.jobs(name="first") == [job]
+    for said in (job.id, job.id[-6:], str(job).split()[0], "first", "@last"):
+        assert client.attach(said) == job, said
+    assert client.jobs(name="first") == [job]
     assert "succeeded" in job._repr_html_() and "d/x" in job._repr_html_()
 
 

@@ -45,8 +45,8 @@ def test_values_come_in_the_order_of_the_arguments(client: gl.Client) -> None:
     assert values.result() == [1, 2, 3, 4, 5], "as often as one likes"
     assert list(add.map([1, 2], [10, 20])) == [11, 22]
     assert list(add.starmap([(1, 2), (3, 4)], kwargs={"z": 100})) == [103, 107]
-    attached = client.attach(values.id)
-    assert isinstance(attached, gl.Map) and attached.result() == [1, 2, 3, 4, 5] and len(attached) == 5
+    attached = client.attach(values.id, gl.Map)
+    assert list(attached) == attached.result() == [1, 2, 3, 4, 5] and len(attached) == 5
     assert values.wait().state == "succeeded" and values.record.progress["succeeded"] == 5
     assert "5 succeeded" in values._repr_html_()
 

@@ -8,6 +8,7 @@ import weakref
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from . import background, baggage, copies, routes
+from .attaching import Attach
 from .both import both
 from .endpoint import Endpoint
 from .function_job import job_of
@@ -111,10 +112,10 @@ class Client:
         newest = {job.id: job for job in await self.listed(len(ids))}
         return [newest.get(job_id) or await self._found(job_id) for job_id in ids]
 
-    @both
-    async def attach(self, job_id: str) -> Job:
-        """The job with this id, whoever submitted it from where; `wait` and `logs` go on with it."""
-        return await self._found(job_id)
+    @property
+    def attach(self) -> Attach:
+        """`attach(job)`: the job with this id, the end of an id, or a name, whoever submitted it from where."""
+        return Attach(self)
 
     @both
     async def jobs(self, /, limit: int = 50, **filters: Any) -> list[Job]:

@@ -4,8 +4,9 @@ use and kept, so that a long notebook does not change its server in the middle."
 from __future__ import annotations
 
 import threading
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Optional, overload
 
+from .attaching import AnyJob, J
 from .client import AnySpec, Client, connect
 from .job_handle import Job
 from .records import Explanation
@@ -49,9 +50,13 @@ def submit_all(specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[J
     return default_client().submit_all(specs, key=key)
 
 
-def attach(job_id: str) -> Job:
+@overload
+def attach(job: str) -> AnyJob: ...
+@overload
+def attach(job: str, kind: type[J]) -> J: ...
+def attach(job: str, kind: Optional[type[J]] = None) -> Any:
     """`Client.attach` at the default server."""
-    return default_client().attach(job_id)
+    return default_client().attach(job, Job if kind is None else kind)
 
 
 def jobs(limit: int = 50, **filters: Any) -> list[Job]:

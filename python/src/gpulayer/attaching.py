@@ -1,0 +1,73 @@
+"""`client.attach`: a job that was submitted before, or elsewhere, as what it is: a command's, a function's, a map."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, cast, get_origin, overload
+
+from . import background, routes
+from .errors import ConfigurationError
+from .function_job import FunctionJob
+from .job_handle import Job
+from .maps import Map
+
+if TYPE_CHECKING:
+    from .client import Client
+
+#: What a job may be. Which one it is, is known from its record.
+AnyJob = Union[Job, FunctionJob[Any], Map[Any]]
+J = TypeVar("J", bound=Job)
+
+_ID = re.compile(r"job_[0-9a-z]{26}")
+#: How many jobs an ambiguous word is shown with.
+_SHOWN = 5
+
+
+class Attach:
+    """Finds a job: `attach(job)`, `await attach.aio(job)`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @overload
+    def __call__(self, job: str) -> AnyJob: ...
+    @overload
+    def __call__(self, job: str, kind: type[J]) -> J: ...
+    def __call__(self, job: str, kind: Optional[type[J]] = None) -> Any:
+        """The job with this id, whoever submitted it from where; `wait` and `logs` go on with it. As in a shell it may
+        be said shorter: by the end of its id (`7kq2ab` or `…7kq2ab`), its name (the newest one), or `@last`.
+
+        `kind`: what it must be, for who reads the types: with `attach(id, gl.Map)` it is a `Map`, or an error.
+        """
+        return background.run(self._found(job, kind))
+
+    @overload
+    async def aio(self, job: str) -> AnyJob: ...
+    @overload
+    async def aio(self, job: str, kind: type[J]) -> J: ...
+    async def aio(self, job: str, kind: Optional[type[J]] = None) -> Any:
+        """The same, awaited; on any asyncio loop."""
+        return await background.join(self._found(job, kind))
+
+    async def _found(self, given: str, kind: Optional[type[J]]) -> Job:
+        job = await self._meant(given)
+        wanted = cast("type[Job]", get_origin(kind) or kind or Job)
+        if not isinstance(job, wanted):
+            raise ConfigurationError(f"{job.noun} {job} is a {type(job).__name__}, and no {wanted.__name__}")
+        return job
+
+    async def _meant(self, given: str) -> Job:
+        # As it is shown in messages and tables.
+        text = given.lstrip("…")
+        if not _ID.fullmatch(text):
+            several = await self._client.listed(_SHOWN, match=text)
+            # A name is that of its newest job, and lists are newest first.
+            if several and (len(several) == 1 or all(job.name == text for job in several)):
+                return several[0]
+            if several:
+                known = ", ".join(map(str, several))
+                raise ConfigurationError(f"{given!r} may be any of {known}: give more of the id")
+        return self._client.job_of(await self._client.session.call(routes.JOB, {"job_id": text}))
+
+    def __repr__(self) -> str:
+        return f"<attach of {self._client!r}>"

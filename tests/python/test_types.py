@@ -1,0 +1,66 @@
+"""What programs that are checked see: mypy and pyright read this file with the tests, and it runs as well."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Union
+
+import gpulayer as gl
+import pytest
+from typing_extensions import assert_type
+
+
+def halving() -> gl.RemoteFunction[[int], float]:
+    """One that travels as code: it is within another."""
+
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def half(x: int) -> float:
+        return x / 2
+
+    return half
+
+
+@pytest.fixture(autouse=True)
+def away(client: gl.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of a test go to its daemon, from a folder that is no project."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpulayer.default._client", client)
+
+
+def test_what_comes_of_a_function_has_its_type() -> None:
+    half = halving()
+    assert_type(half(1), float)
+    assert_type(half.run(1), float)
+    job = half.submit(1)
+    assert_type(job, gl.FunctionJob[float])
+    assert_type(job.result(), float)
+    values = half.map([1, 2])
+    assert_type(values, gl.Map[float])
+    assert_type(values.result(), list[float])
+    for value in values:
+        assert_type(value, float)
+    assert_type(job.wait().state, str)
+
+
+def test_what_is_attached_to_needs_no_cast() -> None:
+    half = halving()
+    values, job = half.map([1, 2]), half.submit(3)
+    command = gl.command(["true"]).submit()
+    found = gl.attach(command.id)
+    assert_type(found, Union[gl.Job, gl.FunctionJob[Any], gl.Map[Any]])
+    assert found.wait().succeeded and isinstance(found.result(), gl.End)
+    assert_type(gl.attach(values.id, gl.Map[float]).result(), list[float])
+    assert sum(gl.attach(values.id, gl.Map[float])) == 1.5
+    assert gl.attach(job.id, gl.FunctionJob[float]).result() + 1 == 2.5
+    if isinstance(found, gl.Map):
+        raise AssertionError("a command is no map")
+
+    async def work() -> None:
+        attach = gl.default_client().attach
+        attached = await attach.aio(values.id, gl.Map[float])
+        assert_type(attached, gl.Map[float])
+        assert [value async for value in attached] == await attached == [0.5, 1.0]
+        assert await (await attach.aio(job.id, gl.FunctionJob[float])) == 1.5
+
+    asyncio.run(work())
