@@ -57,7 +57,9 @@ def test_a_submitted_call_is_a_job_with_a_value(client: gl.Client) -> None:
     assert (job.name, job.record.labels, lines(job)) == ("told", {"a": "b"}, ["speaking"])
     assert job.record.spec["resources"]["memory_bytes"] == 64 << 20
     assert client.attach(job.id).result() == client.attach(job.id, gl.FunctionJob).result() == "hello you"
-    with pytest.raises(gl.ConfigurationError, match=r"job … \(told\) is a FunctionJob, and no Map".replace("…", "….{6}")):
+    with pytest.raises(
+        gl.ConfigurationError, match=r"job … \(told\) is a FunctionJob, and no Map".replace("…", "….{6}")
+    ):
         client.attach(job.id, gl.Map)
     keyed = speak.options(key="tonight")
     assert keyed.submit("you") == keyed.submit("you") != keyed.options(key="tomorrow").submit("you")
@@ -285,3 +287,51 @@ def test_an_interpreter_of_ones_own_choice_gets_what_it_lacks(tmp_path: Path) ->
 
     prefix, squared = power.run(2)
     assert prefix == str(tmp_path / "bare") and squared(3) == 9
+
+
+def test_a_function_of_a_spawned_child_travels_as_that_of_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing
+            import gpulayer as gl
+
+            step = 3
+
+            class Point:
+                def __init__(self, x):
+                    self.x = x
+
+            @gl.remote(cpus=0.1, memory="64MiB")
+            def move(point):
+                return Point(point.x + step)
+
+            def moved(x):
+                point = move.run(Point(x))
+                return point.x, type(point) is Point, __name__
+
+            if __name__ == "__main__":
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    print(moved(1), pool.apply(moved, (2,)))
+            """
+        )
+    )
+    env = dict(os.environ, PYTHONPATH=SOURCES)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "(4, True, '__main__') (5, True, '__mp_main__')\n", done.stderr
+
+
+@pytest.mark.parametrize("how", ["-c", "-", "-i"])
+def test_a_function_needs_no_file(how: str, tmp_path: Path) -> None:
+    script = "import gpulayer as gl\n@gl.remote(cpus=0.1)\ndef f(x):\n    return x + 1\n\nprint(f.run(1))\n"
+    space: dict[str, Any] = {}
+    exec(script.replace("print(f.run(1))", "value = f.run(1)"), space)
+    assert space["value"] == 2
+    command = [sys.executable, "-W", "error", how, *([script] if how == "-c" else [])]
+    env = dict(os.environ, PYTHONPATH=SOURCES)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, input="" if how == "-c" else script, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "2\n", done.stderr

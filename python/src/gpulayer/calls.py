@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Callable, Mapping, Optional, Sequence, Union
 import cloudpickle
 
 from .errors import ConfigurationError
+from .remote_function import PROGRAM
 
 #: The version of the payload's shape.
 FORMAT = 1
@@ -68,6 +69,9 @@ class Packing:
         self.parcels: dict[str, Parcel] = {}
         # The objects are kept, so that no other gets the same id.
         self._large: dict[int, tuple[Any, Value]] = {}
+        # `__main__` is the only name under which cloudpickle knows that a module is not to be found elsewhere.
+        for program in filter(None, map(sys.modules.get, PROGRAM)):
+            cloudpickle.register_pickle_by_value(program)
 
     def close(self) -> None:
         """Removes the files."""

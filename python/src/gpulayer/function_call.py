@@ -18,7 +18,7 @@ from .default import default_client
 from .errors import ConfigurationError, GPUlayerError, RefusedError
 from .function_job import CALLS_LABEL, FunctionJob
 from .maps import Map
-from .remote_function import RemoteFunction
+from .remote_function import PROGRAM, RemoteFunction
 from .results import Outcome
 from .spec import Spec, command, is_address, own_python
 
@@ -141,7 +141,7 @@ def _function(function: Callable[..., Any], packing: Packing, name: str) -> tupl
 
 def _entrypoint(function: Callable[..., Any]) -> Optional[str]:
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(path, str) or module == "__main__":
+    if not isinstance(module, str) or not isinstance(path, str) or module in PROGRAM:
         return None
     by_value = cloudpickle.list_registry_pickle_by_value()
     if any(module == each or module.startswith(f"{each}.") for each in by_value):

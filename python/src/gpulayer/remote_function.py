@@ -24,6 +24,10 @@ else:
     P = TypeVar("P")
 R = TypeVar("R")
 
+#: The module of the program itself: there is another one elsewhere. The second is its name in a child that
+#: `multiprocessing` spawned.
+PROGRAM = ("__main__", "__mp_main__")
+
 
 class RemoteFunction(Generic[P, R]):
     """A function with the words of its jobs. `f(x)` runs it here, in this process."""
@@ -117,7 +121,7 @@ class RemoteFunction(Generic[P, R]):
         # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
         name = getattr(self, "__qualname__", "")
         module = sys.modules.get(getattr(self, "__module__", None) or "")
-        if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is self:
+        if module is not None and module.__name__ not in PROGRAM and getattr(module, name, None) is self:
             return name
         return max, ((self.function,),)
 
