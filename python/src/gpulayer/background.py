@@ -14,6 +14,7 @@ import atexit
 import math
 import os
 import threading
+import weakref
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from typing import Any, Callable, Coroutine, Generic, Optional, Protocol, TypeVar
@@ -164,7 +165,8 @@ class Aftermath(Protocol):
 
 def if_left(aftermath: Aftermath) -> None:
     """To be called by work: what comes after it if its waiter leaves before it is over. The outermost one counts."""
-    call = _running.get()
+    running = _running.get()
+    call = running() if running is not None else None
     if call is not None and call.aftermath is None:
         call.aftermath = aftermath
 
@@ -264,7 +266,7 @@ class _Call(Generic[R]):
     def _begin(self) -> None:
         if not self._is_over:
             # This turn of the loop has a context of its own, which the task takes over.
-            _running.set(self)
+            _running.set(weakref.ref(self))
             self._task = self._loop.create_task(self._work)
             self._task.add_done_callback(self._done)
 
@@ -289,8 +291,8 @@ class _Call(Generic[R]):
             self.future.set_result(task.result())
 
 
-#: The call that the running task carries out.
-_running: ContextVar[Optional[_Call[Any]]] = ContextVar("gpulayer_running", default=None)
+#: The call that the running task carries out. Weak: a context stays with each connection that was made in it.
+_running: ContextVar[Optional[weakref.ref[_Call[Any]]]] = ContextVar("gpulayer_running", default=None)
 
 
 def _stop_if_over(background: Background) -> None:

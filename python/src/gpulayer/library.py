@@ -23,6 +23,7 @@ PLACE = ".gpulayer/lib"
 _WITHOUT_REFERENCES = 2
 
 
+@functools.lru_cache(maxsize=None)
 def is_installed(with_gpulayer: bool) -> bool:
     """Whether this interpreter finds by itself, wherever it is started, what would be sent."""
     files = [cloudpickle.__file__, __file__] if with_gpulayer else [cloudpickle.__file__]

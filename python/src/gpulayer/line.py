@@ -12,6 +12,7 @@ import httpx
 from . import background
 from .endpoint import Target
 from .pin import authorities_context, pinned_context
+from .unix_transport import UnixTransport
 from .version import VERSION
 
 _lines: set[Line] = set()
@@ -83,7 +84,7 @@ def _client(target: Target) -> httpx.AsyncClient:
         headers["Authorization"] = f"Bearer {target.token}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=60.0)
     if endpoint.scheme == "unix":
-        transport = httpx.AsyncHTTPTransport(uds=endpoint.path, limits=limits)
+        transport = UnixTransport(endpoint.path)
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers, trust_env=False)
     verify: ssl.SSLContext | bool = False
     if endpoint.scheme == "https":

@@ -36,14 +36,16 @@ def found(given: str = "auto") -> Optional[Source]:
         root = Path(given).resolve()
         if not root.is_dir():
             raise ConfigurationError(f"source={given!r} is no folder; give one, `auto`, `none` or a bundle's address")
-        modules = list(_modules(root))
+        modules = _modules(root, _own())
         return Source(root, _paths(root, modules), tuple(_seen(modules)))
-    for start in _starts():
+    own = _own()
+    # Most calls are of programs in one file, and need no look at any folder.
+    for start in _starts() if own else ():
         marked = root_above(start, _home())
         if marked is None and not _allowed(start, _home()):
             continue
         root = marked or start
-        modules = list(_modules(root))
+        modules = _modules(root, own)
         paths = _paths(root, modules)
         # An unmarked folder is meant only when modules lie in it, and not somewhere below.
         if modules and (marked is not None or "." in paths):
@@ -83,7 +85,7 @@ def why_not_there(name: str) -> Optional[str]:
 def is_installed(file: str) -> bool:
     """Whether a module's file is a package's or Python's own, and not the user's."""
     real = _real(file)
-    return real.startswith(_installed()) or bool(_PACKAGES.intersection(Path(real).parts))
+    return real is None or real.startswith(_installed())
 
 
 def _allowed(folder: Path, home: Optional[Path]) -> bool:
@@ -105,21 +107,24 @@ def _starts() -> Iterator[Path]:
         yield Path(program).resolve().parent
 
 
-def _modules(root: Path) -> Iterator[tuple[str, str]]:
-    """Names and files of the loaded modules that are the project's: below it, and not installed there."""
-    inside = os.path.join(root, "")
-    apart = tuple(path for path in _installed() if path.startswith(inside))
+def _own() -> list[tuple[str, str]]:
+    """Names and files of the loaded modules that may be a project's."""
+    own: list[tuple[str, str]] = []
     program = sys.modules.get("__main__")
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
+        real = _real(file) if isinstance(file, str) else None
         # `multiprocessing` gives the program a second name.
-        if module is program or name.partition(".")[0] == "gpulayer" or not isinstance(file, str):
-            continue
-        real = _real(file)
-        if not real.startswith(inside) or real.startswith(apart):
-            continue
-        if not _PACKAGES.intersection(Path(real).parts):
-            yield name, real
+        if real is not None and module is not program and name.partition(".")[0] != "gpulayer":
+            own.append((name, real))
+    return own
+
+
+def _modules(root: Path, own: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of them that are this project's: below it, and not installed there."""
+    inside = os.path.join(root, "")
+    apart = tuple(path for path in _installed() if path.startswith(inside))
+    return [(name, real) for name, real in own if real.startswith(inside) and not real.startswith(apart)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -128,10 +133,19 @@ def _installed() -> tuple[str, ...]:
     return tuple(os.path.join(os.path.realpath(path), "") for path in {*sysconfig.get_paths().values(), sys.prefix})
 
 
+@functools.lru_cache(maxsize=1)
+def _library() -> tuple[str, ...]:
+    """Where Python's own modules are."""
+    paths = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    return tuple(os.path.join(os.path.realpath(path), "") for path in paths)
+
+
 @functools.lru_cache(maxsize=1 << 16)
-def _real(file: str) -> str:
-    """Without links. Modules are some thousand, and each call looks at all of them."""
-    return os.path.realpath(file)
+def _real(file: str) -> Optional[str]:
+    """A module's file without links; `None` = it is in a folder of packages, or Python's own. Kept: modules are some
+    thousand, and each call looks at all of them."""
+    real = os.path.realpath(file)
+    return None if real.startswith(_library()) or _PACKAGES.intersection(Path(real).parts) else real
 
 
 def _seen(modules: list[tuple[str, str]]) -> Iterator[tuple[str, int, int]]:

@@ -6,6 +6,7 @@ Nothing is checked here that the server checks too: it names all faults at once,
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import dataclass, field, replace
@@ -211,12 +212,19 @@ def with_recorded(fields: dict[str, Any], environ: Mapping[str, str]) -> dict[st
 
 def own_python(environ: Mapping[str, str]) -> dict[str, str]:
     """What makes this interpreter the `python3` of a job, also where nobody activated its environment."""
-    folder = os.path.dirname(os.path.abspath(sys.executable or ""))
-    same = os.path.realpath(os.path.join(folder, "python3")) == os.path.realpath(sys.executable or "")
-    if not sys.executable or not same:
+    folder = _python_folder(sys.executable or "")
+    if folder is None:
         return {}
     found = {"PATH": os.pathsep.join(dict.fromkeys([folder, *environ.get("PATH", "").split(os.pathsep)]))}
     return {**found, "VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else found
+
+
+@functools.lru_cache(maxsize=1)
+def _python_folder(executable: str) -> Optional[str]:
+    """Where this interpreter is the `python3`; `None` if it is nowhere."""
+    folder = os.path.dirname(os.path.abspath(executable))
+    same = os.path.realpath(os.path.join(folder, "python3")) == os.path.realpath(executable)
+    return folder if executable and same else None
 
 
 def _merged(fields: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

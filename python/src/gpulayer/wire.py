@@ -22,7 +22,7 @@ def time(text: str) -> datetime:
         raise ValueError(f"{text!r} is not a time in UTC")
     whole, fraction = found.groups()
     micros = int((fraction or "0")[:6].ljust(6, "0"))
-    return datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(microsecond=micros, tzinfo=timezone.utc)
+    return datetime.fromisoformat(whole).replace(microsecond=micros, tzinfo=timezone.utc)
 
 
 def read(kind: type[T], wire: Mapping[str, Any]) -> T:
