@@ -36,23 +36,27 @@ impl Identity {
 
 /// When a process started, in clock ticks since the boot.
 pub(super) fn start_ticks(pid: u32) -> io::Result<u64> {
-    Ok(state_and_start(pid)?.1)
+    Ok(runs_and_start(pid)?.1)
 }
 
-/// Whether this very process runs. One that has ended and waits to be reaped does not.
+/// Whether this very process runs. One that has ended and waits to be reaped does not, nor one that is about to.
 pub(super) fn runs_since(pid: u32, start_ticks: u64) -> bool {
-    state_and_start(pid).is_ok_and(|(state, ticks)| !matches!(state, 'Z' | 'X') && ticks == start_ticks)
+    runs_and_start(pid).is_ok_and(|(runs, ticks)| runs && ticks == start_ticks)
 }
 
-fn state_and_start(pid: u32) -> io::Result<(char, u64)> {
+fn runs_and_start(pid: u32) -> io::Result<(bool, u64)> {
+    /// `PF_EXITING` of the kernel: it does nothing more, and is a zombie in a moment.
+    const EXITING: u64 = 4;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The second field is the program's name in parentheses and may hold anything.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = after_name.split_ascii_whitespace();
     let state = fields.next().and_then(|field| field.chars().next());
-    let start = fields.nth(18).and_then(|field| field.parse().ok());
+    let flags: Option<u64> = fields.nth(5).and_then(|field| field.parse().ok());
+    let start = fields.nth(12).and_then(|field| field.parse().ok());
+    let runs = state.zip(flags).map(|(state, flags)| !matches!(state, 'Z' | 'X') && flags & EXITING == 0);
     let missing = || io::Error::new(io::ErrorKind::InvalidData, "no start time in /proc/<pid>/stat");
-    state.zip(start).ok_or_else(missing)
+    runs.zip(start).ok_or_else(missing)
 }
 
 /// A shim's hold on a task: the locked file.
