@@ -24,3 +24,4 @@ pub mod spec;
 pub mod telemetry;
 pub mod token;
 pub mod worker;
+pub mod yielded;

@@ -21,6 +21,7 @@ pub mod space;
 mod usage;
 mod words;
 mod writer;
+mod yielded;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};

@@ -38,7 +38,7 @@ use self::dependants::{Dependants, over};
 use self::keys::Keys;
 use self::restore::Restoration;
 use self::speech::{Speech, Speeches};
-use self::watchers::Watchers;
+use self::watchers::{Reached, Watchers};
 use super::messages::job_supervisor::LeaseExpired;
 use super::messages::lease_reaper::{Forget, Started, Watch};
 use super::messages::scheduler::{
@@ -238,11 +238,11 @@ impl JobSupervisor {
         }
         for job_id in touched {
             let Some(job) = self.jobs.get(job_id) else { continue };
-            let ended = job.state().ended();
-            for reply in self.watchers.satisfied(*job_id, ended, job.event_seq()) {
+            let reached = Reached::by(job);
+            for reply in self.watchers.satisfied(*job_id, reached) {
                 self.speeches.push(seq, answer(reply, ()));
             }
-            if ended {
+            if reached.ended {
                 self.speeches.push(seq, Speech::JobOver(*job_id));
             }
         }

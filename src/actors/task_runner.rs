@@ -27,6 +27,7 @@ mod scene;
 mod spares;
 mod staging;
 mod trash;
+mod yielded;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -500,11 +501,11 @@ impl TaskRunner {
         };
         let (stops, ordered) = mpsc::unbounded_channel();
         task.stops = Some(stops);
-        let (folder, runner) = (task.folder.clone(), ctx.address());
-        let around = Arc::clone(&self.around);
+        let (folder, runner, around) = (task.folder.clone(), ctx.address(), Arc::clone(&self.around));
+        let yields = yielded::Yields::of(&task.assignment, &folder);
         actix::spawn(async move {
             let tell = |event| runner.do_send(Happened { task_id, event });
-            running::watch(task_id, bring, &around, &folder, ordered, tell).await;
+            running::watch(task_id, bring, &around, &folder, yields, ordered, tell).await;
         });
     }
 

@@ -22,6 +22,7 @@ use super::quantity::{Cpus, Seconds, Timestamp};
 use super::spec::JobSpec;
 use super::telemetry::{ClockOffset, Telemetry};
 use super::worker::{Capabilities, Phase, StuckProcess, WorkerKind};
+use super::yielded::Yielded;
 
 /// The header that names the version.
 pub const PROTOCOL_HEADER: &str = "X-GpuLayer-Protocol";
@@ -370,6 +371,13 @@ pub enum Report {
         /// What was kept; none when its bytes never came.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<KeptCheckpoint>,
+    },
+    /// The function, a generator, yielded values. All of them are reported before its finish.
+    Yielded {
+        /// Number of the first, counted from 1 in each task.
+        first_n: u64,
+        /// The values, in order.
+        values: Vec<Yielded>,
     },
     /// The task's tree is gone and its log is acknowledged.
     Finish(Box<Finish>),

@@ -307,6 +307,7 @@ impl LiveArray {
             went_for: None,
             memory_bytes: None,
             checkpoint: None,
+            yielded: 0,
             end: self.end.clone(),
         }
     }

@@ -20,6 +20,7 @@ use crate::contract::protocol::{Identity, StopReason};
 use crate::contract::quantity::Timestamp;
 use crate::contract::token::{Role, Token, TokenKind};
 use crate::contract::worker::{Capabilities, Drain, Phase, TaskState, WorkerKind};
+use crate::contract::yielded::Yielded;
 use crate::domain::placement::GpuUuid;
 use crate::domain::placement::usage::NotedUsage;
 
@@ -51,6 +52,8 @@ pub enum Change {
     },
     /// The program of a job said how far it is.
     JobProgressed(JobId, Box<TaskProgress>),
+    /// A job's generator yielded values, from this number on; their artifacts are kept as long as the job is.
+    ValuesYielded(JobId, u64, Vec<Yielded>),
     /// Outputs of other jobs became inputs of an array that waits: its spec, that of each child, and all artifacts that
     /// they name now.
     ArrayFilled(JobId, Arc<str>, Arc<str>, Vec<Digest>),
@@ -168,6 +171,8 @@ pub struct JobStanding {
     pub memory_bytes: Option<u64>,
     /// What its next attempt begins with.
     pub checkpoint: Option<Digest>,
+    /// Number of the newest value that its generator yielded, in whichever attempt; 0 = none.
+    pub yielded: u64,
     /// How it ended.
     pub end: Option<Box<End>>,
 }

@@ -10,6 +10,7 @@ mod report;
 mod stop;
 mod tasks;
 mod waits;
+mod yielded;
 
 use std::sync::Arc;
 
@@ -78,6 +79,8 @@ pub struct LiveJob {
     memory_bytes: Option<u64>,
     /// What its next attempt begins with.
     checkpoint: Option<Digest>,
+    /// Number of the newest value that its generator yielded.
+    yielded: u64,
     /// Jobs that have to be over before this one is placed.
     waits: Vec<Wait>,
     stage: Stage,
@@ -178,6 +181,7 @@ impl LiveJob {
             cancel_requested_at: None,
             memory_bytes: None,
             checkpoint: None,
+            yielded: 0,
             waits: Vec::new(),
             stage: Stage::Queued,
         }
@@ -213,6 +217,7 @@ impl LiveJob {
             cancel_requested_at: standing.cancel_requested_at,
             memory_bytes: standing.memory_bytes,
             checkpoint: standing.checkpoint,
+            yielded: standing.yielded,
             waits,
             stage,
         }
@@ -351,6 +356,7 @@ impl LiveJob {
             went_for: self.went_for,
             memory_bytes: self.memory_bytes,
             checkpoint: self.checkpoint,
+            yielded: self.yielded,
             end: None,
         };
         if let Stage::Ended(ended) = &self.stage {

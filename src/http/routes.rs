@@ -18,6 +18,7 @@ mod server;
 mod submit;
 mod tokens;
 mod worker;
+mod yielded;
 
 pub(super) use artifacts::content_range;
 
@@ -71,6 +72,7 @@ routes! {
     "/v1/jobs/{job_id}" => { GET Client job::show, DELETE Submitter job::purge }
     "/v1/jobs/{job_id}/logs" => { GET Client sequences::logs }
     "/v1/jobs/{job_id}/events" => { GET Client sequences::events }
+    "/v1/jobs/{job_id}/yielded" => { GET Client yielded::values }
     "/v1/worker/acquire" => { POST Worker worker::acquire }
     "/v1/worker/report" => { POST Worker worker::report }
     "/v1/worker/heartbeat" => { POST WorkerOrFormer worker::heartbeat }

@@ -6,7 +6,7 @@ use diesel::{delete, replace_into, update};
 use super::forms::{JobForm, JobStandingForm, signed};
 use super::schema::{
     arrays, artifact_refs, events, job_progress, job_results, job_standings, jobs, late_results,
-    task_standings, tasks,
+    task_standings, tasks, yielded_values,
 };
 use crate::contract::event::EventType;
 use crate::contract::ids::JobId;
@@ -32,6 +32,7 @@ const FRESH_CHILD: JobStanding = JobStanding {
     went_for: None,
     memory_bytes: None,
     checkpoint: None,
+    yielded: 0,
     end: None,
 };
 
@@ -124,6 +125,7 @@ pub fn purge(connection: &mut SqliteConnection, parent: JobId) -> QueryResult<()
     delete(artifact_refs::table.filter(artifact_refs::job_id.eq_any(children()))).execute(connection)?;
     delete(job_results::table.filter(job_results::job_id.eq_any(children()))).execute(connection)?;
     delete(late_results::table.filter(late_results::job_id.eq_any(children()))).execute(connection)?;
+    delete(yielded_values::table.filter(yielded_values::job_id.eq_any(children()))).execute(connection)?;
     delete(job_standings::table.filter(job_standings::job_id.eq_any(children()))).execute(connection)?;
     delete(jobs::table.filter(jobs::id.between(first, last)).filter(jobs::parent.eq(parent.to_bytes())))
         .execute(connection)?;

@@ -119,13 +119,20 @@ pub struct Attempts {
     pub preemptions: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Digest>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub yielded: u64,
+}
+
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Attempts {
     fn of(standing: &JobStanding) -> Option<String> {
-        let JobStanding { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint, .. } =
-            *standing;
-        let attempts = Self { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint };
+        let JobStanding {
+            not_before, avoid, went_for, memory_bytes, preemptions, checkpoint, yielded, ..
+        } = *standing;
+        let attempts = Self { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint, yielded };
         (attempts != Self::default()).then(|| json(&attempts))
     }
 }

@@ -100,7 +100,7 @@ pub struct JobStandingRow {
 impl JobStandingRow {
     pub fn read(self) -> Result<JobStanding, StoreError> {
         let attempts = self.attempts.map(|text| json(&text, "job_standings.attempts")).transpose()?;
-        let Attempts { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint } =
+        let Attempts { not_before, avoid, went_for, memory_bytes, preemptions, checkpoint, yielded } =
             attempts.unwrap_or_default();
         Ok(JobStanding {
             state: words::read_job_state(&self.state)?,
@@ -120,6 +120,7 @@ impl JobStandingRow {
             went_for,
             memory_bytes,
             checkpoint,
+            yielded,
             end: self.end_json.map(|text| json(&text, "job_standings.end_json").map(Box::new)).transpose()?,
         })
     }

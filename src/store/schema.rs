@@ -224,6 +224,16 @@ diesel::table! {
     }
 }
 
+diesel::table! {
+    yielded_values (job_id, n) {
+        job_id -> Binary,
+        n -> BigInt,
+        size_bytes -> BigInt,
+        artifact -> Nullable<Binary>,
+        text -> Nullable<Text>,
+    }
+}
+
 diesel::joinable!(job_standings -> jobs (job_id));
 diesel::joinable!(job_results -> jobs (job_id));
 diesel::joinable!(job_explanations -> explanations (digest));
@@ -244,5 +254,6 @@ diesel::allow_tables_to_appear_in_same_query!(
     task_standings,
     artifact_refs,
     artifact_uploads,
-    events
+    events,
+    yielded_values
 );

@@ -26,6 +26,7 @@ use super::schema::{
 };
 use super::space::Ballast;
 use super::usage;
+use super::yielded;
 use crate::contract::artifact::Digest;
 use crate::contract::ids::{JobId, TaskId};
 use crate::contract::quantity::{Seconds, Timestamp};
@@ -210,6 +211,11 @@ fn write(connection: &mut SqliteConnection, change: &Change, superseded: bool) -
             refer(connection, *job_id, false, kept.as_slice())?;
         }
         Change::JobProgressed(id, progress) => write_progress(connection, *id, &forms::json(&**progress))?,
+        Change::ValuesYielded(id, first_n, values) => {
+            yielded::write(connection, *id, *first_n, values)?;
+            let artifacts: Vec<Digest> = values.iter().filter_map(|value| value.artifact).collect();
+            refer(connection, *id, false, &artifacts)?;
+        }
         Change::ArrayFilled(id, spec, child_spec, artifacts) => {
             diesel::update(jobs::table.find(id.to_bytes()))
                 .set(jobs::spec.eq(&**spec))
@@ -373,6 +379,7 @@ fn purge(connection: &mut SqliteConnection, id: JobId) -> QueryResult<()> {
     delete(job_results::table.find(id)).execute(connection)?;
     delete(late_results::table.filter(late_results::job_id.eq(id))).execute(connection)?;
     delete(job_waits::table.find(id)).execute(connection)?;
+    yielded::purge(connection, parent)?;
     delete(job_standings::table.find(id)).execute(connection)?;
     delete(jobs::table.find(id)).execute(connection)?;
     Ok(())

@@ -24,3 +24,4 @@ mod spec_round_trip;
 mod verdicts;
 mod warmth;
 mod world;
+mod yielded;

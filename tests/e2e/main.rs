@@ -18,6 +18,7 @@ mod full_projects;
 mod full_streams;
 mod functions;
 mod gangs;
+mod generators;
 mod gpus;
 mod hostile_clients;
 mod hostile_programs;

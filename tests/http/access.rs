@@ -23,6 +23,7 @@ const DOORS: &[(&str, &str, Access)] = &[
     ("DELETE", "/v1/jobs/{job_id}", Access::Submitter),
     ("GET", "/v1/jobs/{job_id}/logs", Access::Client),
     ("GET", "/v1/jobs/{job_id}/events", Access::Client),
+    ("GET", "/v1/jobs/{job_id}/yielded", Access::Client),
     ("POST", "/v1/jobs/{job_id}/cancel", Access::Submitter),
     ("POST", "/v1/jobs/{job_id}/retry", Access::Submitter),
     ("GET", "/v1/jobs/{job_id}/tasks", Access::Client),

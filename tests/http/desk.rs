@@ -21,6 +21,7 @@ use gpulayer::contract::protocol::*;
 use gpulayer::contract::quantity::Seconds;
 use gpulayer::contract::server::StopRequest;
 use gpulayer::contract::worker::{Drain, Worker, WorkerKind, WorkerState};
+use gpulayer::contract::yielded::Yielded;
 use gpulayer::credentials::known::Credentials;
 use gpulayer::domain::change::{Change, JobStanding, UsedKey, WorkerRecord};
 use gpulayer::domain::credentials::table::TokenTable;
@@ -148,6 +149,25 @@ impl Shared {
         self.durable.send_modify(|seq| seq.0 += 1);
     }
 
+    /// Records values that a job's generator yielded, as the supervisor would.
+    pub fn yielded(&self, job_id: JobId, texts: &[&str]) {
+        let moved = {
+            let mut standings = self.standings.lock();
+            let standing = standings.get_mut(&job_id).unwrap();
+            standing.yielded += texts.len() as u64;
+            standing.clone()
+        };
+        let first_n = moved.yielded + 1 - texts.len() as u64;
+        let value = |text: &&str| Yielded {
+            text: Some((*text).to_owned()),
+            artifact: None,
+            size_bytes: text.len() as u64,
+        };
+        let values = texts.iter().map(value).collect();
+        self.commit(&[Change::ValuesYielded(job_id, first_n, values), Change::JobMoved(job_id, moved)]);
+        self.wake();
+    }
+
     /// Records an event of a job, as the supervisor would.
     pub fn happened(&self, job_id: JobId, kind: EventType) {
         self.happened_with(job_id, kind, serde_json::json!({}));
@@ -214,7 +234,12 @@ impl Shared {
 
     fn satisfied(&self, job_id: JobId, until: Until) -> bool {
         self.standings.lock().get(&job_id).is_none_or(|standing| {
-            standing.state.ended() || matches!(until, Until::EventAfter(after) if standing.event_seq > after)
+            standing.state.ended()
+                || match until {
+                    Until::Ended => false,
+                    Until::EventAfter(after) => standing.event_seq > after,
+                    Until::YieldedAfter(after) => standing.yielded > after,
+                }
         })
     }
 
@@ -525,6 +550,7 @@ fn queued() -> JobStanding {
         went_for: None,
         memory_bytes: None,
         checkpoint: None,
+        yielded: 0,
         end: None,
     }
 }

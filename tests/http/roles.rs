@@ -42,6 +42,7 @@ const ABOUT_JOBS: &[(&str, &str, u16, u16)] = &[
     ("GET", "", 200, 200),
     ("GET", "/logs", 200, 200),
     ("GET", "/events", 200, 200),
+    ("GET", "/yielded", 200, 200),
     ("GET", "/tasks", 200, 200),
     ("GET", "/outputs", 200, 200),
     // They have ended: it says what they had waited for.

@@ -39,6 +39,29 @@ fn events_come_as_pages() {
 }
 
 #[test]
+fn yielded_values_come_as_pages_and_as_a_stream_that_ends_with_the_last() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    let path = format!("/v1/jobs/{id}/yielded");
+    let mut poll = stand.unix("GET", &format!("{path}?wait_s=60")).open();
+    let mut stream = stand.unix("GET", &path).header("Accept", "text/event-stream").open();
+    eventually("both are parked", || stand.shared.watchers() == 2);
+    stand.shared.happened(id, EventType::JobRunning);
+    assert_eq!(stand.shared.watchers(), 2, "an event is no value");
+    stand.shared.yielded(id, &["one", "two"]);
+    assert!(poll.until("next_after").contains(r#"{"n":1,"text":"one","size_bytes":3}"#));
+    let begin = stream.until("two");
+    assert!(begin.contains("id: 1\nevent: yielded\ndata: {\"n\":1,"), "{begin}");
+    stand.shared.yielded(id, &["three"]);
+    stand.shared.moved(id, JobState::Succeeded);
+    let end = stream.until("event: end");
+    assert!(end.contains("id: 3\nevent: yielded\n") && end.contains("{\"next_after\":3}"), "{end}");
+    let page = |query: &str| stand.unix("GET", &format!("{path}?{query}")).send().ok(200).json();
+    assert_eq!((&page("after=1&limit=1")["ended"], &page("after=2")["ended"]), (&json!(false), &json!(true)));
+    assert_eq!(page("after=2")["items"][0]["text"], "three");
+}
+
+#[test]
 fn a_long_poll_for_events_returns_with_the_next_one() {
     let stand = Stand::start();
     let id = stand.submit();

@@ -15,6 +15,7 @@ use gpulayer::contract::server::{ServerStatus, StopRequest, WhoAmI};
 use gpulayer::contract::spec::JobSpec;
 use gpulayer::contract::token::{CreateToken, CreatedToken, Token};
 use gpulayer::contract::worker::{DrainRequest, EvictRequest, Task, Worker};
+use gpulayer::contract::yielded::YieldedValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -79,6 +80,7 @@ const GOLDENS: &[Golden] = goldens! {
     "EventSequence" Sequence<Event>,
     "LogLine" LogLine,
     "LogLineSequence" Sequence<LogLine>,
+    "YieldedValueSequence" Sequence<YieldedValue>,
     "Task" Task,
     "TaskPage" Page<Task>,
     "Worker" Worker,

@@ -8,3 +8,4 @@ mod journal;
 mod logs;
 mod reads;
 mod records;
+mod yielded;

@@ -59,6 +59,7 @@ pub fn standing(state: JobState, event_seq: u64) -> JobStanding {
         went_for: None,
         memory_bytes: None,
         checkpoint: None,
+        yielded: 0,
         end: None,
     }
 }

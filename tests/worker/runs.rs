@@ -19,6 +19,7 @@ fn kinds(server: &Server, task_id: TaskId) -> Vec<&'static str> {
             Report::Stuck { .. } => "stuck",
             Report::Progress { .. } => "progress",
             Report::Checkpoint { .. } => "checkpoint",
+            Report::Yielded { .. } => "yielded",
             Report::Finish(_) => "finish",
         };
         of_task.map(|item| kind(&item.report)).collect()

@@ -12,6 +12,7 @@ DROP TABLE used_keys;
 DROP TABLE events;
 DROP TABLE task_standings;
 DROP TABLE tasks;
+DROP TABLE yielded_values;
 DROP TABLE job_waits;
 DROP TABLE job_progress;
 DROP TABLE arrays;

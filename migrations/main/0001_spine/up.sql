@@ -51,6 +51,17 @@ CREATE TABLE job_results (
     warnings     TEXT NOT NULL
 );
 
+-- What a job's generator yielded: each value once, in whichever attempt it came first. Without text and artifact its bytes
+-- are lost.
+CREATE TABLE yielded_values (
+    job_id     BLOB    NOT NULL,
+    n          INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL,
+    artifact   BLOB,
+    text       TEXT,
+    PRIMARY KEY (job_id, n)
+);
+
 -- What the children of an array have in common. Their ids follow one another.
 CREATE TABLE arrays (
     job_id      BLOB    NOT NULL PRIMARY KEY,

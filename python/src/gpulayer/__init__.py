@@ -94,6 +94,8 @@ if TYPE_CHECKING:
     from .spec import distributed as distributed
     from .stream import Stream as Stream
     from .version import __version__ as __version__
+    from .yields import RunYields as RunYields
+    from .yields import Yields as Yields
 
 #: What there is, by its module: the same as above, for those who run it (a test compares). No module has the name of
 #: something in it: as a submodule it would stand in its place.
@@ -117,6 +119,7 @@ _HOMES = {
     "spec": "Spec command distributed",
     "stream": "Stream",
     "version": "__version__",
+    "yields": "RunYields Yields",
 }
 _home_of = {name: module for module, names in _HOMES.items() for name in names.split()}
 __all__ = sorted(_home_of)  # pyright: ignore[reportUnsupportedDunderAll]

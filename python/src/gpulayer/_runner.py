@@ -21,6 +21,8 @@ LIBRARY = os.path.join(".gpulayer", "lib")
 CALLS = 3
 #: Pickles of exceptions above it stay here; the client tells of them by type, message and traceback.
 LARGEST_EXCEPTION_BYTES = 1 << 20
+#: Longer values of a generator have a file each. The worker knows this number too.
+LARGEST_IN_LINE_BYTES = 8 << 10
 
 
 class CallError(Exception):
@@ -43,6 +45,9 @@ class Work:
         self.function: "Any" = None
         self.calls: "list[Any]" = []
         self.many = False
+        #: What becomes of what a generator yields: `values` as they come, or the `list` of them as its value. None: of
+        #: generators nothing is known.
+        self.yields: "Optional[str]" = None
         self.is_json = False
         #: Whether code of another minor version of Python was met.
         self.is_foreign = False
@@ -65,7 +70,7 @@ class Work:
             raise CallError(f"the call has format {mine['format']}, this worker reads {FORMAT}", "update the worker")
         self.sender = tuple(given["python"][:2])
         self.light = _LIGHT if str(given["cloudpickle"]).startswith("3.") else {}
-        self.calls, self.many = mine["calls"], mine["many"]
+        self.calls, self.many, self.yields = mine["calls"], mine["many"], given.get("yields")
         # As they were searched there; the workspace itself comes after them.
         paths = [os.path.normpath(os.path.join(WORKSPACE, path)) for path in given.get("paths", ())]
         sys.path[:0] = [path for path in paths if path not in sys.path]
@@ -85,6 +90,7 @@ class Work:
             else:
                 args.append(item)
         self.calls = [{"args": args, "kwargs": kwargs}]
+        self.yields = "values"
         self.function = _entry(call["entrypoint"])
 
     def value(self, given: "Any") -> "Any":
@@ -117,7 +123,7 @@ class Work:
         return args, {name: self.value(each) for name, each in call["kwargs"].items()}
 
     def call(self, call: "dict[str, Any]") -> "Any":
-        """Calls once; a coroutine is run to its end."""
+        """Calls once; a coroutine is run to its end, and so is a generator."""
         self.stage = "load"
         args, kwargs = self.arguments(call)
         self.stage = "call"
@@ -127,17 +133,22 @@ class Work:
                 import asyncio
 
                 value = asyncio.run(value)
+            elif self.yields and type(value).__name__ in ("generator", "async_generator"):
+                value = _generated(self, value)
         except BaseException as fault:
             if os.getpid() != self.process:
                 _told(self, fault)
                 os._exit(1)
             raise
         if os.getpid() != self.process:
-            # A child that the function forked: what it returns is nobody's, and the file is its parent's.
-            _flush()
-            os._exit(0)
+            self.leave_child()
         self.stage = "return"
         return value
+
+    def leave_child(self) -> None:
+        """The end of a child that the function forked: what it returns is nobody's, and the files are its parent's."""
+        _flush()
+        os._exit(0)
 
     def _bytes(self, inline: "Optional[str]", name: str) -> bytes:
         if inline is None:
@@ -341,6 +352,104 @@ def _write_many(work: Work, file: "BinaryIO") -> None:
             file.write(data.getbuffer())
             file.write(b"u")
     file.write(b"e.")
+
+
+# Only for generators.
+
+
+def _generated(work: Work, generator: "Any") -> "Any":
+    """Hands on what a generator yields; gives what it returns, or the list of the values if that was asked for."""
+    values: "list[Any]" = []
+    if work.yields == "list":
+        _run(generator, values.append)
+        return values
+    yielding = Yielding(work)
+    try:
+        return _run(generator, yielding.take)
+    finally:
+        yielding.close()
+
+
+def _run(generator: "Any", take: "Any") -> "Any":
+    if type(generator).__name__ == "generator":
+        return _run_through(generator, take)
+    import asyncio
+
+    return asyncio.run(_run_through_async(generator, take))
+
+
+def _run_through(generator: "Any", take: "Any") -> "Any":
+    try:
+        while True:
+            try:
+                value = next(generator)
+            except StopIteration as end:
+                return end.value
+            take(value)
+    finally:
+        generator.close()
+
+
+async def _run_through_async(generator: "Any", take: "Any") -> None:
+    try:
+        async for value in generator:
+            take(value)
+    finally:
+        await generator.aclose()
+
+
+class Yielding:
+    """Writes values one behind the other into the file `yielded`, each behind eight bytes: its length. A long one goes
+    into a file of its own, `yielded.N`, and the highest bit of the eight says so."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._path = os.path.join(work.folder, "yielded")
+        self._n = 0
+        # At once: whoever looks for values finds that there are some.
+        self._file = open(self._path, "xb", buffering=0)
+        self._part: "Optional[BinaryIO]" = None
+
+    def take(self, value: "Any") -> None:
+        """The next one; it is the worker's when this returns."""
+        work = self._work
+        if os.getpid() != work.process:
+            work.leave_child()
+        work.stage = "return"
+        if self._part is None:
+            self._part = open(f"{self._path}.part", "w+b")
+        part = self._part
+        part.seek(0)
+        part.truncate()
+        if work.is_json:
+            import json
+
+            part.write(json.dumps(value, allow_nan=False).encode("ascii"))
+        else:
+            _dump(value, part)
+        self._n += 1
+        length = part.tell()
+        if length > LARGEST_IN_LINE_BYTES:
+            part.close()
+            self._part = None
+            os.rename(f"{self._path}.part", f"{self._path}.{self._n}")
+            self._write((length | 1 << 63).to_bytes(8, "little"))
+        else:
+            part.seek(0)
+            self._write(length.to_bytes(8, "little") + part.read(length))
+        work.stage = "call"
+
+    def close(self) -> None:
+        """Removes what was only for the writing."""
+        self._file.close()
+        if self._part is not None:
+            self._part.close()
+            os.unlink(f"{self._path}.part")
+
+    def _write(self, data: bytes) -> None:
+        written = 0
+        while written < len(data):
+            written += self._file.write(data[written:]) or 0
 
 
 # Only after a failure.

@@ -99,6 +99,8 @@ class Follower(Generic[T]):
         """What has come meanwhile; `None` after `end`."""
         if self._patience is None:
             self._patience = self._session.patience(following=True)
+        # Whoever asks may have been busy with what came before: only the waiting counts.
+        self._patience.renew()
         while not self._over:
             self._begin_anew_after_fork()
             try:

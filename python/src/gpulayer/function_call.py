@@ -18,7 +18,7 @@ from .default import default_client
 from .errors import ConfigurationError, GPUlayerError, RefusedError
 from .function_job import CALLS_LABEL, FunctionJob
 from .maps import Map
-from .remote_function import PROGRAM, RemoteFunction
+from .remote_function import PROGRAM, RemoteFunction, RemoteGenerator
 from .results import Outcome
 from .spec import Spec, command, is_address, own_python
 
@@ -57,7 +57,9 @@ def template(words: Mapping[str, Any]) -> Spec:
         if name in words:
             raise ConfigurationError(f"`{name}` is no word of a remote function: {why}")
     if words.get("reuse") and words.get("gpus"):
-        raise ConfigurationError("reuse=True with gpus: a process that waits for its next call would keep them; leave one out")
+        raise ConfigurationError(
+            "reuse=True with gpus: a process that waits for its next call would keep them; leave one out"
+        )
     return command(["-"], **{name: word for name, word in words.items() if name not in _APART})
 
 
@@ -88,7 +90,9 @@ def _spec_of_one(function: RemoteFunction[..., Any], packing: Packing, call: Cal
     name = _name(function)
     packed, named = packed_calls(packing, [call], name)
     entrypoint, value = _function(function.function, packing, name)
-    fields = {"function": value, "calls": packed, "many": False, "paths": packing.paths}
+    fields: dict[str, Any] = {"function": value, "calls": packed, "many": False, "paths": packing.paths}
+    if isinstance(function, RemoteGenerator):
+        fields["yields"] = "values"
     return {"workload": _workload(packing, entrypoint, value, fields, named)}
 
 
@@ -107,7 +111,9 @@ def _spec_of_many(
     array: dict[str, Any] = {"items": items}
     if concurrency is not None:
         array["max_running"] = concurrency
-    fields = {"function": value, "calls": [], "many": size > 1, "paths": packing.paths}
+    fields: dict[str, Any] = {"function": value, "calls": [], "many": size > 1, "paths": packing.paths}
+    if isinstance(function, RemoteGenerator):
+        fields["yields"] = "list"
     spec = {"workload": _workload(packing, entrypoint, value, fields, []), "array": array}
     labels = {CALLS_LABEL: f"{len(calls)}/{size}"} if size > 1 else {}
     return {**spec, "labels": labels} if labels else spec
@@ -200,6 +206,15 @@ class Submission:
     async def submit(self) -> FunctionJob[Any]:
         """Submits one call."""
         return cast("FunctionJob[Any]", await self._submitted())
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the caller has a key for it, with which it can be come back to."""
+        return self._key is not None
+
+    def drop(self) -> None:
+        """Nothing is submitted after all."""
+        self._packing.close()
 
     async def map(self, ordered: bool, return_exceptions: bool) -> Map[Any]:
         """Submits many."""

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, Mapping, Optional, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Generic,
+    Iterator,
+    Mapping,
+    Optional,
+    TypeVar,
+    overload,
+)
 
 from .both import finished
 from .job_handle import Job
 from .results import Outcome, fetched, outcome, outcomes
+from .yields import Yields
 
 if TYPE_CHECKING:
     from .client import Client
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
+Y = TypeVar("Y")
 #: Marks an array whose children make several calls each: how many in all, and how many each.
 CALLS_LABEL = "gpulayer.calls"
 
@@ -30,6 +44,19 @@ class FunctionJob(Job, Generic[R]):
 
     def __await__(self) -> Generator[Any, None, R]:  # type: ignore[override]
         return self.result.aio(progress=False).__await__()
+
+    @overload
+    def stream(self: FunctionJob[Iterator[Y]], after: int = 0, *, progress: Optional[bool] = None) -> Yields[Y]: ...
+    @overload
+    def stream(
+        self: FunctionJob[AsyncIterator[Y]], after: int = 0, *, progress: Optional[bool] = None
+    ) -> Yields[Y]: ...
+    def stream(self, after: int = 0, *, progress: Optional[bool] = None) -> Yields[Any]:
+        """What the function, a generator, yields, from the first value on and as it comes, for `for` and `async for`. It
+        ends as the function does: what that raised is raised here, after the values before it. Leaving it early leaves
+        the job alone, and another one begins at the first value again. `after`: that many are left out. `progress`: a line
+        that says how it stands until the first value is there, by default on a terminal."""
+        return Yields(self, after, progress)
 
     async def outcome(self, timeout: Optional[float] = None, progress: Optional[bool] = None) -> Outcome:
         """The body of `result`, on the background loop."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .function_job import FunctionJob
     from .maps import Map
+    from .yields import RunYields
 
     P = ParamSpec("P")
 else:
@@ -115,7 +116,7 @@ class RemoteFunction(Generic[P, R]):
 
     def options(self, **words: Any) -> RemoteFunction[P, R]:
         """The same function, its jobs with other words."""
-        return RemoteFunction(self.function, {**self.words, **words})
+        return type(self)(self.function, {**self.words, **words})
 
     def __reduce__(self) -> Union[str, tuple[Any, ...]]:
         # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
@@ -135,6 +136,56 @@ class RemoteFunction(Generic[P, R]):
         return f"<remote {getattr(self.function, '__qualname__', self.function)!s}>"
 
 
+class RemoteGenerator(RemoteFunction[P, R]):
+    """A function that yields. `f.run(x)` gives its values one after another; the job of `f.submit(x)` has them as
+    `stream()`, and as its result what the function returns. Of a map each call gives the list of its values."""
+
+    @property
+    def run(self) -> RunOf[P]:  # type: ignore[override]
+        """Runs it as a job, and gives what it yields as it comes, for `for` and `async for`. As any generator it begins
+        with the first value that is asked for, and is over when it is left: the job is cancelled."""
+        return RunOf(self)
+
+
+class RunOf(Generic[P]):
+    """`f.run(x)` and `f.run.aio(x)` of a generator."""
+
+    def __init__(self, function: RemoteGenerator[P, Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
+        from .function_call import one
+        from .yields import RunYields
+
+        return RunYields(one(self._function, args, kwargs))
+
+    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
+        """The same, begun: its job is submitted."""
+        run = self(*args, **kwargs)
+        await run.begin()
+        return run
+
+
+#: `co_flags` of generators, and of those that are `async`.
+_GENERATES = 0x20 | 0x200
+
+
+def yields(function: Callable[..., Any]) -> bool:
+    """Whether it is a generator function."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    for each in (function, getattr(function, "__func__", None), getattr(type(function), "__call__", None)):
+        code = getattr(each, "__code__", None)
+        if code is not None:
+            return bool(code.co_flags & _GENERATES)
+    return False
+
+
+def _made(function: Callable[..., Any], words: Mapping[str, Any]) -> RemoteFunction[..., Any]:
+    plain = function.function if isinstance(function, RemoteFunction) else function
+    return (RemoteGenerator if yields(plain) else RemoteFunction)(function, words)
+
+
 @overload
 def remote(function: Callable[P, R], /) -> RemoteFunction[P, R]: ...
 @overload
@@ -148,5 +199,5 @@ def remote(function: Optional[Callable[..., Any]] = None, /, **words: Any) -> An
     waits for the next of the same project, source, environment and secrets, with all that it has loaded.
     """
     if function is not None:
-        return RemoteFunction(function, words)
-    return lambda given: RemoteFunction(given, words)
+        return _made(function, words)
+    return lambda given: _made(given, words)

@@ -70,7 +70,12 @@ async def fetched(session: Session, job: Job) -> Fetched:
     serializer, raised = str(result["serializer"]), bool(result.get("raised", False))
     if "artifact" not in result:
         return Fetched(serializer, raised, result.get("inline"))
-    digest = artifacts.hex_of(result["artifact"])
+    return Fetched(serializer, raised, path=await brought(session, str(result["artifact"])))
+
+
+async def brought(session: Session, address: str) -> Path:
+    """Brings an artifact into a temporary file."""
+    digest = artifacts.hex_of(address)
     descriptor, name = tempfile.mkstemp(prefix="gpulayer-result-")
     os.close(descriptor)
     place = Path(name)
@@ -79,7 +84,7 @@ async def fetched(session: Session, job: Job) -> Fetched:
     except BaseException:
         place.unlink(missing_ok=True)
         raise
-    return Fetched(serializer, raised, path=place)
+    return place
 
 
 def outcome(found: Fetched, job: Job) -> Outcome:

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use actix::{AsyncContext, Context, Handler, Message};
 
+use super::watchers::Reached;
 use super::{JobSupervisor, Speech, answer};
 use crate::actors::messages::front_desk::{Held, WhyHeld};
 use crate::contract::ids::JobId;
@@ -57,11 +58,11 @@ impl JobSupervisor {
     /// A parent moved: whoever waits for that is told once it is on disk.
     pub(super) fn parent_moved(&mut self, seq: Seq, parent: JobId) {
         let Some(array) = self.arrays.live.get(&parent) else { return };
-        let ended = array.state().ended();
-        for reply in self.watchers.satisfied(parent, ended, array.event_seq()) {
+        let reached = Reached::by_array(array);
+        for reply in self.watchers.satisfied(parent, reached) {
             self.speeches.push(seq, answer(reply, ()));
         }
-        if ended {
+        if reached.ended {
             self.speeches.push(seq, Speech::JobOver(parent));
         }
     }

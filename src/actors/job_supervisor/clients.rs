@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use actix::{Context, Handler};
 use serde_json::json;
 
-use super::watchers::satisfied;
+use super::watchers::Reached;
 use super::{JobSupervisor, Speech, Stopping, answer};
 use crate::actors::messages::front_desk::{
     Act, CancelJob, CountJobs, Holder, JobCounts, JobNotEnded, Keyed, NewJob, PrepareStop, ProjectFull,
@@ -202,10 +202,10 @@ impl Handler<WatchJob> for JobSupervisor {
     type Result = ();
 
     fn handle(&mut self, watch: WatchJob, _: &mut Self::Context) {
-        let job = self.jobs.get(&watch.job_id).map(|job| (job.state(), job.event_seq()));
-        let array = || self.arrays.live.get(&watch.job_id).map(|array| (array.state(), array.event_seq()));
+        let job = self.jobs.get(&watch.job_id).map(Reached::by);
+        let array = || self.arrays.live.get(&watch.job_id).map(Reached::by_array);
         match job.or_else(array) {
-            Some((state, seq)) if !satisfied(watch.until, state.ended(), seq) => {
+            Some(reached) if !reached.satisfies(watch.until) => {
                 self.watchers.park(watch.job_id, watch.until, watch.reply);
             }
             _ => self.say_at_newest(answer(watch.reply, ())),

@@ -129,6 +129,8 @@ pub enum Until {
     Ended,
     /// An event after this number, or its end.
     EventAfter(u64),
+    /// A yielded value after this number, or its end.
+    YieldedAfter(u64),
 }
 
 /// Park until something of a job is on disk. A job that is not live answers at once: the store knows the rest.

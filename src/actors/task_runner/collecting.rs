@@ -22,6 +22,7 @@ use super::hidden_names::hide_secrets;
 use super::pause::Pause;
 use super::progress::Progress;
 use super::running::said;
+use super::yielded::{self, Yields};
 use crate::artifacts::{self, Collected, CollectedContent, CollectedFile};
 use crate::client::worker_channel::{ChannelError, Published};
 use crate::contract::artifact::{Digest, UndeclaredFile};
@@ -84,7 +85,9 @@ pub(super) async fn collect(
     };
     let hurried = hurried.boxed_local().shared();
     let left = around.options.gpus.take_back(assignment.task_id);
+    let mut yielded = Ok(());
     let brought = async {
+        yielded = yielded::rest(&around, Yields::of(&assignment, &folder), hurried.clone()).await;
         let log = keep_log(&around, &folder, wanted.whole_log).await;
         (log, collect_files(&around, &assignment, &folder, &stopped).await)
     };
@@ -104,6 +107,10 @@ pub(super) async fn collect(
                 collection.warnings.push(Warning { pointer: String::new(), detail });
             }
         }
+    }
+    if let Err(why) = yielded {
+        let detail = format!("what the function yielded last could not be brought back: {why}");
+        collection.warnings.push(Warning { pointer: String::new(), detail });
     }
     if let Some(called) = assignment.spec.workload.function() {
         // A short one comes without waiting.

@@ -43,6 +43,7 @@ pub(super) const TMP: &str = "tmp";
 pub(super) const FUNCTION: &str = "function";
 pub(super) const CHECKPOINT: &str = "checkpoint";
 const KEPT_FILE: &str = "checkpoint-kept";
+const YIELDED_MARK_FILE: &str = "yielded-brought";
 const PROGRESS_FILE: &str = ".gpulayer-progress.json";
 /// More is not read.
 const MOST_PROGRESS_BYTES: u64 = 16 * 1024;
@@ -244,6 +245,16 @@ impl TaskFolder {
         write_private(&self.path.join(KEPT_FILE), counted.to_string().as_bytes())
     }
 
+    /// How far what a generator yielded was brought.
+    pub(super) fn yielded_mark(&self) -> Option<String> {
+        String::from_utf8(self.read(YIELDED_MARK_FILE).ok()?).ok()
+    }
+
+    /// From now on it was brought so far.
+    pub(super) fn note_yielded_mark(&self, mark: &str) -> io::Result<()> {
+        write_private(&self.path.join(YIELDED_MARK_FILE), mark.as_bytes())
+    }
+
     /// What the program wrote of its progress; `None` when that is as it was, or nothing.
     pub(super) fn progress(&self, known: &mut Option<(u64, i128)>) -> io::Result<Option<Vec<u8>>> {
         let path = relative(&format!("{TMP}/{PROGRESS_FILE}"))?;
@@ -317,7 +328,7 @@ impl TaskFolder {
         fs::rename(&self.path, to)?;
         remove_files(folder.as_fd(), &LEFTOVERS)?;
         remove_files(folder.as_fd(), &LOG_LEFTOVERS)?;
-        remove_files(folder.as_fd(), &[KEPT_FILE])?;
+        remove_files(folder.as_fd(), &[KEPT_FILE, YIELDED_MARK_FILE])?;
         remove_files(folder.as_fd(), &[TASK_FILE, BEFORE_FILE])?;
         for name in [TMP, FUNCTION] {
             remove_in(folder.as_fd(), name).map_err(io::Error::other)?;
@@ -353,7 +364,7 @@ fn is_empty(folder: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(super::spares::names(folder)?.is_empty())
 }
 
-fn relative(path: &str) -> io::Result<RelativePath> {
+pub(super) fn relative(path: &str) -> io::Result<RelativePath> {
     RelativePath::new(path).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))
 }
 

@@ -46,7 +46,8 @@ fn event(report: &Report, result: ReportResult) -> Option<Event> {
             | Report::Decline { .. }
             | Report::Stuck { .. }
             | Report::Progress { .. }
-            | Report::Checkpoint { .. },
+            | Report::Checkpoint { .. }
+            | Report::Yielded { .. },
             _,
         ) => None,
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use super::function::runner;
 use super::lost::{lost, warn_of_stuck};
 use super::progress::Progress;
 use super::scene::explained;
+use super::yielded::{self, Yields};
 use crate::clock;
 use crate::config::secrets::SecretsError;
 use crate::contract::ids::TaskId;
@@ -184,6 +185,7 @@ pub(super) async fn watch(
     mut bring: impl AsyncFnMut() -> Option<Result<TaskProcess, LaunchError>>,
     around: &Arc<Surroundings>,
     folder: &TaskFolder,
+    yields: Option<Yields>,
     mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),
 ) {
@@ -202,6 +204,7 @@ pub(super) async fn watch(
     let mut keeping: Option<Pin<Box<dyn Future<Output = Kept>>>> = None;
     let mut words = tokio::time::interval_at(Instant::now() + LOOK_AT_PROGRESS, LOOK_AT_PROGRESS);
     let mut looks = tokio::time::interval_at(Instant::now() + LOOK_AT_SHIM, LOOK_AT_SHIM);
+    let mut yielding = pin!(yielded::while_it_runs(around, yields));
     loop {
         let event = tokio::select! {
             event = process.recv() => event,
@@ -220,6 +223,7 @@ pub(super) async fn watch(
                 }
                 continue;
             }
+            never = &mut yielding => match never {},
             Some(kept) = async { Some(keeping.as_mut()?.await) }, if keeping.is_some() => {
                 keeping = None;
                 match kept {

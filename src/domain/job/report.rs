@@ -60,6 +60,7 @@ impl LiveJob {
             Report::Stuck { processes } => self.stuck(ledger, rank, processes),
             Report::Progress { progress } => self.progressed(ledger, rank, progress),
             Report::Checkpoint { kept } => self.checkpoint_kept(ledger, rank, *kept),
+            Report::Yielded { first_n, values } => self.take_yielded(ledger, rank, *first_n, values),
             Report::Finish(finish) => self.finish(ledger, rank, finish),
         }
     }

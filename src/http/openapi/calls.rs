@@ -17,6 +17,7 @@ use crate::contract::server::{ServerStatus, StopRequest, WhoAmI};
 use crate::contract::spec::JobSpec;
 use crate::contract::token::{CreateToken, CreatedToken, Token};
 use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker};
+use crate::contract::yielded::YieldedValue;
 
 use Content::{Followed, Json, Nothing, Raw};
 
@@ -134,6 +135,12 @@ fn jobs() -> Vec<Call> {
             "The job's events: a page, or a stream",
             FOLLOWED,
             Followed(named::<Sequence<Event>, Event>("EventSequence")),
+        ),
+        get(
+            "/v1/jobs/{job_id}/yielded",
+            "The values that the job's generator yielded: a page, or a stream",
+            FOLLOWED,
+            Followed(named::<Sequence<YieldedValue>, YieldedValue>("YieldedValueSequence")),
         ),
         get(
             "/v1/jobs/{job_id}/logs",

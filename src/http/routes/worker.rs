@@ -21,6 +21,7 @@ use crate::contract::protocol::{
     ReportResult, ResumeRequest, TaskAnswer,
 };
 use crate::contract::worker::{self, Phase, WorkerKind};
+use crate::contract::yielded::Yielded;
 use crate::credentials;
 use crate::http::blocking;
 use crate::http::body::{self, BATCH_LIMIT_BYTES};
@@ -153,6 +154,7 @@ async fn leave_out_unsent(
             !finish.outputs.is_empty() || finish.log_artifact.or(returned).is_some()
         }
         Report::Checkpoint { kept } => kept.is_some(),
+        Report::Yielded { values, .. } => values.iter().any(|value| value.artifact.is_some()),
         _ => false,
     };
     if !items.iter().any(brings) {
@@ -166,6 +168,14 @@ async fn leave_out_unsent(
                 Report::Finish(finish) => keep_sent(finish, |digest| knowledge.has_sent(digest, &reads))?,
                 Report::Checkpoint { kept: Some(sent) } if !knowledge.has_sent(&sent.artifact, &reads)? => {
                     item.report = Report::Checkpoint { kept: None };
+                }
+                Report::Yielded { values, .. } => {
+                    for value in values {
+                        let Some(digest) = &value.artifact else { continue };
+                        if !knowledge.has_sent(digest, &reads)? {
+                            *value = Yielded::lost(value.size_bytes);
+                        }
+                    }
                 }
                 _ => {}
             }

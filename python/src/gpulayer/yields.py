@@ -1,0 +1,321 @@
+"""What a remote generator yields, one value after another, in the order in which it yields them. Long values come one by
+one, when their turn is; each value is read by whoever asked for it, as reading may run the user's code."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, Mapping, Optional, Sequence, TypeVar
+
+from . import background, interrupts, routes
+from .errors import GPUlayerError, RemoteError
+from .event_stream import Follower
+from .quantities import shown_span
+from .results import Fetched, Outcome, brought
+from .stream import Stream
+from .terminal import Line
+
+if TYPE_CHECKING:
+    from .function_call import Submission
+    from .function_job import FunctionJob
+
+Y = TypeVar("Y")
+#: How long leaving a run waits until the order to cancel its job is on disk.
+_LEAVE_WITHIN_S = 10.0
+
+
+class Yields(Generic[Y]):
+    """The values of one job, from the first on, for `for` and `async for`; over cuts and restarts of the server, none lost
+    and none twice. It ends as the function ends: with its exception, or with what it returned (`StopIteration.value`, so
+    that `yield from` gives it). Leaving it leaves the job alone."""
+
+    def __init__(
+        self,
+        job: FunctionJob[Any],
+        after: int = 0,
+        progress: Optional[bool] = None,
+        aftermath: Optional[background.Aftermath] = None,
+    ) -> None:
+        #: The job whose values these are.
+        self.job = job
+        after_all = aftermath or interrupts.GoesOn(job)
+        self._aftermath = after_all
+        function = (job.record.spec.get("workload") or {}).get("function") or {}
+        self._serializer = str(function.get("serializer", "cloudpickle"))
+        self._items: Stream[Mapping[str, Any]] = Stream(lambda: _Items(job, after, progress, after_all))
+        self._n = after
+        self._over = False
+
+    def __iter__(self) -> Yields[Y]:
+        return self
+
+    def __next__(self) -> Y:
+        if self._over:
+            raise StopIteration
+        # Whatever fails but the reading: what comes after it would not be all.
+        self._over = True
+        for item in self._items:
+            found = background.run(self._fetched(item))
+            self._over = False
+            return self._read(found)
+        raise StopIteration(self._end(background.run(self._outcome())))
+
+    def __aiter__(self) -> Yields[Y]:
+        return self
+
+    async def __anext__(self) -> Y:
+        if self._over:
+            raise StopAsyncIteration
+        self._over = True
+        async for item in self._items:
+            found = await background.join(self._fetched(item))
+            self._over = False
+            return self._read(found)
+        self._end(await background.join(self._outcome()))
+        raise StopAsyncIteration
+
+    async def _outcome(self) -> Outcome:
+        background.if_left(self._aftermath)
+        return await self.job.outcome(progress=False)
+
+    def _end(self, outcome: Outcome) -> Any:
+        # It raises what the function raised. A job whose function neither returned nor raised has raised already.
+        returned = outcome()
+        return returned if self.job.has_result else None
+
+    async def _fetched(self, item: Mapping[str, Any]) -> Fetched:
+        background.if_left(self._aftermath)
+        before, self._n = self._n, int(item["n"])
+        if self._n != before + 1:
+            lost = f"value {before + 1} is" if self._n == before + 2 else f"values {before + 1} to {self._n - 1} are"
+            raise RemoteError(f"{lost} lost: the server has not what job {self.job} yielded there", stage="return")
+        if item.get("artifact") is not None:
+            path = await brought(self.job.client.session, str(item["artifact"]))
+            return Fetched(self._serializer, False, path=path)
+        if item.get("text") is None:
+            raise RemoteError(f"value {self._n} of job {self.job} is lost: its bytes never came", stage="return")
+        text = str(item["text"])
+        return Fetched(self._serializer, False, json.loads(text) if self._serializer == "json" else text)
+
+    def _read(self, found: Fetched) -> Y:
+        value: Y = found.read()
+        return value
+
+    def close(self) -> None:
+        """Ends the iteration. The job goes on."""
+        self._over = True
+        self._items.close()
+
+    async def aclose(self) -> None:
+        """The same, awaited."""
+        self._over = True
+        await self._items.aclose()
+
+    def __enter__(self) -> Yields[Y]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Yields[Y]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _Items:
+    """A job's values as the server tells of them. Until the first one is there, a line says how the job stands."""
+
+    def __init__(
+        self, job: FunctionJob[Any], after: int, progress: Optional[bool], aftermath: background.Aftermath
+    ) -> None:
+        session, names = job.client.session, {"job_id": job.id}
+        self._job, self._progress, self._aftermath = job, progress, aftermath
+        self._follower: Follower[Mapping[str, Any]] = Follower(
+            session, routes.YIELDED, names, {}, after, "yielded", dict
+        )
+
+    async def next(self) -> Optional[Sequence[Mapping[str, Any]]]:
+        """What has come meanwhile; `None` after the last."""
+        background.if_left(self._aftermath)
+        line, began = Line(self._progress), time.monotonic()
+        # Once, since what the program itself prints comes in between from then on.
+        self._progress = False
+        if not line.on:
+            return await self._follower.next()
+        reading = asyncio.ensure_future(self._follower.next())
+        try:
+            while not (await asyncio.wait({reading}, timeout=line.again_s))[0]:
+                with contextlib.suppress(GPUlayerError):
+                    await self._job.refreshed()
+                span = shown_span(time.monotonic() - began)
+                line.show(f"{self._job} {self._job.state} {span}  {self._job.why}")
+            return await reading
+        finally:
+            line.clear()
+            reading.cancel()
+
+    async def close(self) -> None:
+        """Lets go of the connection."""
+        await self._follower.close()
+
+    def close_soon(self) -> None:
+        """The same from any thread, without waiting."""
+        self._follower.close_soon()
+
+
+class _Run:
+    """The job of a run, as far as there is one, for who ends the run when its iterator is gone already."""
+
+    def __init__(self, submission: Submission) -> None:
+        self.process = os.getpid()
+        self.job: Optional[FunctionJob[Any]] = None
+        self.over = False
+        #: Whether the caller has a key for it: whoever comes with that has the job, which goes on.
+        self.is_kept = submission.is_keyed
+        self._submission: Optional[Submission] = submission
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to leave. A child that was forked has a copy of a run that is not its own."""
+        return not self.over and self.process == os.getpid() and not background.current().is_over
+
+    async def begin(self) -> None:
+        """Submits the job, once. On the background loop. Who is interrupted in the middle has left it."""
+        submission, self._submission = self._submission, None
+        if submission is not None:
+            self.job = await submission.submit()
+
+    async def leave(self) -> None:
+        """Cancels the job, if the run is not over. On the background loop."""
+        if self.over:
+            return
+        self.over = True
+        if self._submission is not None:
+            self._submission.drop()
+        if self.job is not None and not self.job.ended and not self.is_kept:
+            # Whoever leaves has an end of their own to go to.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(interrupts.Ends(self.job).cancelled(), _LEAVE_WITHIN_S)
+
+
+#: What is to be left at the end of the process.
+_runs: weakref.WeakSet[_Run] = weakref.WeakSet()
+
+
+def _leave(run: _Run) -> None:
+    """From any thread."""
+    if not run.is_open:
+        return
+    if background.current().is_current():
+        leaving = asyncio.ensure_future(run.leave())
+        _leaving.add(leaving)
+        leaving.add_done_callback(_leaving.discard)
+        return
+    background.run(run.leave())
+
+
+def _leave_all() -> None:
+    for run in list(_runs):
+        _leave(run)
+
+
+_leaving: set[asyncio.Future[None]] = set()
+# Asked before the background ends, which was registered first.
+atexit.register(_leave_all)
+
+
+class RunYields(Generic[Y]):
+    """A run of a generator: its values, for `for` and `async for`. It begins with the first that is asked for. Who leaves
+    it before its end, by `break`, an exception or Ctrl-C, or by `close`, cancels the job, and the order is on disk by then.
+    A job with a `key` of the caller's goes on."""
+
+    def __init__(self, submission: Submission) -> None:
+        self._values: Optional[Yields[Y]] = None
+        self._run = _Run(submission)
+        _runs.add(self._run)
+        weakref.finalize(self, _leave, self._run).atexit = False
+
+    @property
+    def job(self) -> Optional[FunctionJob[Any]]:
+        """Its job; `None` before it has begun."""
+        return self._run.job
+
+    async def begin(self) -> None:
+        """Submits the job, if that was not done."""
+        await background.join(self._run.begin())
+
+    def _begun(self) -> Optional[Yields[Y]]:
+        if self._values is None and self._run.job is not None:
+            kept = interrupts.GoesOn if self._run.is_kept else interrupts.Ends
+            self._values = Yields(self._run.job, aftermath=kept(self._run.job))
+        return self._values
+
+    def __iter__(self) -> RunYields[Y]:
+        return self
+
+    def __next__(self) -> Y:
+        try:
+            if self._run.over:
+                raise StopIteration
+            if self._run.job is None:
+                background.run(self._run.begin())
+            values = self._begun()
+            assert values is not None
+            return next(values)
+        except StopIteration:
+            self._run.over = True
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def __aiter__(self) -> RunYields[Y]:
+        return self
+
+    async def __anext__(self) -> Y:
+        try:
+            if self._run.over:
+                raise StopAsyncIteration
+            if self._run.job is None:
+                await self.begin()
+            values = self._begun()
+            assert values is not None
+            return await values.__anext__()
+        except StopAsyncIteration:
+            self._run.over = True
+            raise
+        except BaseException:
+            # Also of a task that was cancelled, which may wait for this.
+            await asyncio.shield(self.aclose())
+            raise
+
+    def close(self) -> None:
+        """Leaves it: cancels the job if it has not ended."""
+        if self._values is not None:
+            self._values.close()
+        _leave(self._run)
+
+    async def aclose(self) -> None:
+        """The same, awaited."""
+        if self._values is not None:
+            await self._values.aclose()
+        await background.join(self._run.leave())
+
+    def __enter__(self) -> RunYields[Y]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> RunYields[Y]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
