@@ -35,6 +35,7 @@ mod pool;
 mod pool_link;
 pub mod prelude;
 pub mod priority;
+mod raised;
 mod recorder;
 mod redacted;
 mod remark;
@@ -96,6 +97,10 @@ pub const SPOOL_FILE: &str = "spool";
 pub const OVERFLOW_FILE: &str = "overflow.zst";
 /// Name of the file in the worker's folder that lists where its shims' control groups are.
 pub const GROUPS_FILE: &str = cgroup::RECORD;
+/// Names the folder of a function's call. Whoever launches one sets it in `env`.
+pub const FUNCTION_VARIABLE: &str = "GPULAYER_FUNCTION";
+/// Name of the file in that folder that says what the function raised.
+pub const RAISED_FILE: &str = "raised";
 /// The variable by which [`sweep`] knows a task's processes. Whoever launches must set it in `env`.
 pub const TASK_ID_VARIABLE: &str = "GPULAYER_TASK_ID";
 

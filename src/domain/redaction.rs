@@ -167,6 +167,15 @@ impl Redactor {
         String::from_utf8_lossy(&out).into_owned()
     }
 
+    /// The same of bytes; `None` = there is nothing in them.
+    pub fn cleaned(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut out = Vec::with_capacity(bytes.len());
+        let mut stream = self.another();
+        stream.feed(bytes, &mut out);
+        stream.finish(&mut out);
+        (out != bytes).then_some(out)
+    }
+
     /// A form ends at `end`; the longest that does is what counts. Forms that overlap become one mark, that of the
     /// one that begins first.
     fn note(&mut self, end: usize, state: StateID, patterns: &Patterns) {

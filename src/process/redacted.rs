@@ -48,6 +48,11 @@ impl Redacted {
         }
     }
 
+    /// What takes them out, when the task has any.
+    pub(super) fn redactor(&self) -> Option<&Redactor> {
+        self.redactor.as_ref()
+    }
+
     /// A sentence that was made from what the task was given.
     pub(super) fn sentence(&self, text: String) -> String {
         match &self.redactor {

@@ -20,6 +20,7 @@ use super::host_lock::{HowToLock, lock};
 use super::identity::Claim;
 use super::oom_score::OomScore;
 use super::prelude::Preparing;
+use super::raised::hide_secrets;
 use super::recorder::{Moment, Recorder};
 use super::redacted::{NoCoreFiles, Redacted};
 use super::remark::remark;
@@ -597,6 +598,9 @@ impl Task {
             pipe.redacted.finish(|clean| self.recorder.take(index, clean, now));
         }
         let whole_log = self.recorder.finish(now);
+        if let Some(redactor) = self.pipes[0].redacted.redactor() {
+            hide_secrets(&self.launch.env, redactor);
+        }
         let last_n = self.recorder.last_n();
         let main = self.pid();
         let others = self.signalled.iter().copied().filter(|pid| *pid != main);

@@ -267,3 +267,69 @@ fn the_own_daemon_takes_variables_of_the_shell_that_started_it_and_run_warns_of_
     assert!(String::from_utf8_lossy(&dry.stdout).contains("name:B"));
     assert!(house.run(&["down", "--yes"]).status.success());
 }
+
+/// Functions that let their secret out with what they raise, or return it.
+const LEAKY_FUNCTIONS: &str = r#"
+import base64, os
+def raises(length=0):
+    s = os.environ["API_KEY"]
+    coded = base64.b64encode(s.encode()).decode()
+    try:
+        open(s)
+    except OSError as fault:
+        raise RuntimeError(f"no login with {s} or {coded}", "x" * length) from fault
+def keeps():
+    fault = KeyError("harmless")
+    fault.of = os.environ["API_KEY"].encode()
+    raise fault
+def other():
+    raise LookupError("harmless")
+def returns():
+    return os.environ["API_KEY"]
+"#;
+
+#[actix_rt::test]
+async fn what_a_function_raises_holds_no_secret_and_what_it_returns_is_its_own() {
+    let house = house_with(&format!("[secrets]\nKEY_OF_WORKER = \"{SECRET}\"\n"));
+    let _daemon = house.daemon().await;
+    let module = house.path().join("leaky.py");
+    std::fs::write(&module, LEAKY_FUNCTIONS).unwrap();
+    let put = house.run(&["artifact", "put", module.to_str().unwrap()]);
+    let address = String::from_utf8(put.stdout).unwrap().trim().to_owned();
+    let call = |name: &str, payload: Value| {
+        json!({
+            "workload": {"function": {
+                "serializer": "json", "entrypoint": format!("leaky:{name}"), "payload": payload.to_string()}},
+            "inputs": [{"artifact": address, "path": "leaky.py"}],
+            "secrets": [{"name": "API_KEY", "ref": "name:KEY_OF_WORKER"}],
+        })
+    };
+    let run = async |spec: Value| house.end(house.submit(&spec).await.id).await;
+    let inline = |job: &Job| -> Value {
+        serde_json::from_str(job.result.as_ref().unwrap().inline.as_ref().unwrap().get()).unwrap()
+    };
+
+    let raised = run(call("raises", json!({}))).await;
+    let told = inline(&raised);
+    assert_eq!(told["message"].as_str().unwrap().matches("[secret API_KEY]").count(), 2, "{told}");
+    let traceback = told["traceback"].as_str().unwrap();
+    assert!(traceback.contains("No such file or directory: '[secret API_KEY]'"), "{traceback}");
+    assert_eq!((&told["type"], &told["pickle"]), (&json!("RuntimeError"), &Value::Null));
+    let kept = inline(&run(call("keeps", json!({}))).await);
+    assert_eq!((&kept["message"], &kept["pickle"]), (&json!("'harmless'"), &Value::Null));
+    let other = inline(&run(call("other", json!({}))).await);
+    assert!(other["pickle"].is_string(), "{other}");
+
+    let long = run(call("raises", json!({"kwargs": {"length": 50_000}}))).await;
+    let artifact = long.result.as_ref().unwrap().artifact.unwrap().to_string();
+    let to = house.path().join("long");
+    assert!(house.run(&["artifact", "get", &artifact, "-o", to.to_str().unwrap()]).status.success());
+    let told: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
+    assert!(told["message"].as_str().unwrap().contains("[secret API_KEY]"));
+    for job in [&raised, &long] {
+        search_all(&house, job.id);
+    }
+
+    let returned = run(call("returns", json!({}))).await;
+    assert_eq!(inline(&returned), SECRET);
+}

@@ -31,7 +31,7 @@ use crate::contract::problem::Warning;
 use crate::contract::protocol::Assignment;
 use crate::contract::spec::JobSpec;
 use crate::domain::task_run::{Collection, Event, UncollectedOutput, WholeLog};
-use crate::process;
+use crate::process::{self, ExitRecord};
 
 /// How long a server that has no room for an output is asked again.
 const ROOM_PATIENCE: Duration = Duration::from_secs(60);
@@ -113,16 +113,18 @@ pub(super) async fn collect(
         collection.warnings.push(Warning { pointer: String::new(), detail });
     }
     if let Some(called) = assignment.spec.workload.function() {
+        let with_secrets = !assignment.spec.secrets.is_empty();
+        let cleaned = !with_secrets || matches!(ExitRecord::read(folder.path()), Ok(Some(_)));
         // A short one comes without waiting.
         let returned = tokio::select! {
             biased;
-            returned = function::bring_back(&around, called, &folder) => returned,
+            returned = function::bring_back(&around, called, &folder, cleaned) => returned,
             () = hurried => Err(STOPPED.to_owned()),
         };
         match returned {
             Ok(returned) => collection.result = returned,
             Err(why) => {
-                let detail = format!("what the function returned could not be brought back: {why}");
+                let detail = format!("what the function returned or raised could not be brought back: {why}");
                 collection.warnings.push(Warning { pointer: String::new(), detail });
             }
         }

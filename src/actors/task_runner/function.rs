@@ -32,6 +32,7 @@ use crate::contract::array::ArrayPlace;
 use crate::contract::function::{MOST_INLINE_BYTES, Returned};
 use crate::contract::spec::{Function, InputMode, Serializer};
 use crate::domain::task_run::called;
+use crate::process::RAISED_FILE;
 
 /// Where the runner lies in a worker's folder.
 const RUNNER_FOLDER: &str = "runner";
@@ -44,7 +45,6 @@ const RUN: (&str, &str) = (
 );
 const CALL_FILE: &str = "call.json";
 const RETURNED_FILE: &str = "returned";
-const RAISED_FILE: &str = "raised";
 /// The mode of its folders: the task's own user, to whom they are given, is alone with them.
 const PRIVATE: u32 = 0o700;
 
@@ -165,11 +165,12 @@ pub(super) fn remove_small(task: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Brings what the function returned or raised to the server; `None` when it did neither. Its text is in line when it
-/// is short.
+/// is short. `cleaned`: the task's secrets, if it has any, are no longer in what it raised.
 pub(super) async fn bring_back(
     around: &Surroundings,
     function: &Function,
     folder: &TaskFolder,
+    cleaned: bool,
 ) -> Result<Option<Returned>, String> {
     for (name, raised) in [(RETURNED_FILE, false), (RAISED_FILE, true)] {
         let path = format!("{FUNCTION}/{name}");
@@ -187,6 +188,9 @@ pub(super) async fn bring_back(
             }
             Err(error) => return Err(format!("`{name}` cannot be opened: {error}")),
         };
+        if raised && !cleaned {
+            return Err("its shim is lost, which takes the secrets out of it".to_owned());
+        }
         let size_bytes = file.metadata().map_err(|error| error.to_string())?.len();
         let returned =
             |text, artifact| Returned { serializer: function.serializer, raised, text, artifact, size_bytes };
