@@ -1,7 +1,8 @@
 //! The standalone worker over HTTP, on loopback: the same tasks, the same guarantees.
 
 use gpulayer::client::Call;
-use gpulayer::contract::job::JobState;
+use gpulayer::contract::event::{Event, EventType};
+use gpulayer::contract::job::{Job, JobState, Page, Sequence};
 use serde_json::{Value, json};
 
 use crate::far_worker::FarWorker;
@@ -74,4 +75,86 @@ async fn a_worker_over_http_runs_tasks_and_is_adopted_after_its_own_kill() {
     })
     .await;
     drop(worker);
+}
+
+/// Says that it runs, and squares its number: the first few at once, the others when they may.
+const SQUARES: &str = r#"
+import os, time
+def square(folder, number):
+    attempt = os.environ["GPULAYER_ATTEMPT"]
+    open(os.path.join(folder, f"began-{number}-{attempt}"), "w").close()
+    while number >= 3 and not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.02)
+    return [number, number * number]
+"#;
+
+#[actix_rt::test]
+async fn an_array_of_calls_has_every_result_once_although_its_worker_was_lost_in_the_middle() {
+    const CALLS: u64 = 10;
+    let house = House::new();
+    std::fs::create_dir_all(house.home()).unwrap();
+    std::fs::write(house.home().join("config.toml"), "heartbeat_s = 1\nlease_ttl_s = 6\n").unwrap();
+    let _daemon = house.daemon_with(&["--no-worker", "--port", "0"]).await;
+    let url = format!("http://127.0.0.1:{}", port(&house));
+    let worker = FarWorker::start(&house, &url);
+    let module = house.path().join("squares.py");
+    std::fs::write(&module, SQUARES).unwrap();
+    let put = house.run(&["artifact", "put", module.to_str().unwrap()]);
+    let address = String::from_utf8(put.stdout).unwrap().trim().to_owned();
+    let parent = house
+        .submit(&json!({
+            "workload": {"function": {
+                "serializer": "json", "entrypoint": "squares:square",
+                "payload": json!({"args": [house.path()]}).to_string()}},
+            "inputs": [{"artifact": address, "path": "squares.py"}],
+            "array": {"items": (0..CALLS).collect::<Vec<_>>(), "max_running": 6},
+            "resources": {"cpus": 0.01, "memory_bytes": 64 << 20},
+            "retry": {"max_attempts": 2}, "target": "remote",
+        }))
+        .await
+        .id;
+    let children = async || -> Vec<Job> {
+        let page: Page<Job> = house.client().get(&format!("/v1/jobs?parent={parent}")).await.unwrap();
+        page.items
+    };
+    eventually("some calls to be over and others to run", async || {
+        let over = children().await.iter().filter(|child| child.state == JobState::Succeeded).count();
+        let began = (3..CALLS).filter(|number| house.path().join(format!("began-{number}-1")).exists());
+        (over == 3 && began.count() == 6).then_some(())
+    })
+    .await;
+    // Its programs go on without it, and are nobody's when it is back too late.
+    drop(worker);
+    eventually("the calls to be lost", async || {
+        let lost = children().await.iter().filter(|child| child.attempt == 2).count();
+        (lost == 6).then_some(())
+    })
+    .await;
+    let _worker = FarWorker::start(&house, &url);
+    eventually("their second attempts to run", async || {
+        (3..9).all(|number| house.path().join(format!("began-{number}-2")).exists()).then_some(())
+    })
+    .await;
+    std::fs::write(house.path().join("go"), "").unwrap();
+    let ended = house.end(parent).await;
+    assert_eq!(ended.state, JobState::Succeeded, "{ended:?}");
+    let children = children().await;
+    assert_eq!(children.len() as u64, CALLS);
+    let mut attempts = Vec::new();
+    for child in children {
+        let number = child.array_index.unwrap();
+        let inline = child.result.unwrap().inline.unwrap();
+        let returned: Value = serde_json::from_str(inline.get()).unwrap();
+        assert_eq!(returned, json!([number, number * number]));
+        let path = format!("/v1/jobs/{}/events?limit=500", child.id);
+        let events: Sequence<Event> = house.client().get(&path).await.unwrap();
+        let ends = events.items.iter().filter(|event| event.kind == EventType::JobEnded).count();
+        assert_eq!(ends, 1, "{events:?}");
+        attempts.push((number, child.attempt));
+    }
+    attempts.sort_unstable();
+    let expected: Vec<_> =
+        (0..CALLS).map(|number| (number, if (3..9).contains(&number) { 2 } else { 1 })).collect();
+    assert_eq!(attempts, expected);
+    eventually("no process is left", async || house.leftovers().is_empty().then_some(())).await;
 }

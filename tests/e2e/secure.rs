@@ -63,6 +63,39 @@ async fn up_comes_back_where_it_was_until_it_is_taken_down() {
 }
 
 #[actix_rt::test]
+async fn up_at_once_after_a_kill_keeps_what_runs_and_what_waits() {
+    let house = House::new();
+    let first = up(&house, NEAR);
+    let go = house.path().join("go");
+    let running = house
+        .submit(&shell(&format!("echo up; until [ -e {} ]; do sleep 0.02; done", go.display())))
+        .await
+        .id;
+    let mut next = shell("echo next");
+    next["depends_on"] = serde_json::json!([{"job": running}]);
+    let waiting = house.submit(&next).await.id;
+    house.logged(running, "up").await;
+    // Not waited for: it may not be gone yet.
+    kill(first.pid);
+    let second = up(&house, &[]);
+    assert_ne!(second.pid, first.pid);
+    assert_eq!(second.listening, first.listening);
+    // And what a client is told of right after it was told so outlives the next kill.
+    let last = house.submit(&shell("echo last")).await.id;
+    kill(second.pid);
+    let third = up(&house, &[]);
+    assert_eq!((third.pid == second.pid, third.listening), (false, first.listening));
+    std::fs::write(go, "").unwrap();
+    for (id, said) in [(running, "up"), (waiting, "next"), (last, "last")] {
+        let job = house.end(id).await;
+        assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1), "{job:?}");
+        assert_eq!(house.log(id).await, [said]);
+    }
+    assert_eq!(text(&house.run(&["down"])).0, 0);
+    assert_eq!(house.leftovers(), [""; 0]);
+}
+
+#[actix_rt::test]
 async fn a_laptop_connects_once_and_runs_jobs_there() {
     let (server, laptop) = (House::new(), House::new());
     let listening = up(&server, NEAR).listening.unwrap();
