@@ -115,9 +115,7 @@ async fn what_another_attempt_yields_again_is_known() {
     let job = submitted(&house, 20, &[10]).await;
     yielded(&house, &job, 10).await;
     // The first attempt dies of it, the second finds the gate open.
-    let tasks = house.state().join("worker/tasks");
-    let task = std::fs::read_dir(tasks).unwrap().next().unwrap().unwrap().path();
-    let runner = task.join("function/run.py");
+    let runner = house.state().join("worker/runner/run.py");
     kill_whoever_runs(runner.to_str().unwrap());
     std::fs::write(house.path().join("10"), "").unwrap();
     let ended = house.end(job.id).await;
