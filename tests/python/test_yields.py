@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,8 @@ import pytest
 from conftest import kill_own_daemon, until
 from gpulayer import remote_function
 from laid_out import Ran, called, mapped, run
+from test_process import is_parked, started
+from typing_extensions import assert_type
 
 
 def frames(ran: Ran) -> list[bytes]:
@@ -160,6 +163,14 @@ def waits_at(place: str, go: str, n: int) -> Iterator[int]:
     while not os.path.exists(go):
         time.sleep(0.01)
     yield from range(n, 2 * n)
+
+
+def test_what_comes_of_a_generator_has_its_type(client: gl.Client) -> None:
+    gl.use(client)
+    assert_type(count.run(1), Generator[int, None, str])
+    job = count.submit(1)
+    assert_type(job.stream(), gl.Yields[int])
+    assert isinstance(count.run(1), gl.RunYields) and job.wait().succeeded
 
 
 def test_values_come_as_they_are_yielded(client: gl.Client, tmp_path: Path) -> None:
@@ -322,6 +333,49 @@ def test_a_run_that_the_program_leaves_open_is_cancelled_with_it(client: gl.Clie
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
     [job] = client.jobs(name="left open")
     assert job.wait(60).state == "cancelled"
+
+
+def test_ctrl_c_cancels_a_run_and_leaves_a_stream(client: gl.Client, tmp_path: Path) -> None:
+    functions = (
+        "import gpulayer as gl\n"
+        "@gl.remote(cpus=0.1, grace=600)\n"
+        "def once():\n"
+        "    import time\n"
+        "    yield 1\n"
+        "    time.sleep(600)\n"
+    )
+    for call, state in (("once.run()", "cancelled"), ("once.submit().stream()", "running")):
+        loop = f"try:\n    for value in {call}:\n        print(value, flush=True)\nexcept KeyboardInterrupt:\n    print('left')"
+        process = started(functions + loop)
+        assert process.stdout is not None and process.stdout.readline() == "1\n"
+        until(partial(is_parked, process.pid))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert out == "left\n" and "Traceback" not in err, err
+        [job] = client.jobs(limit=1)
+        assert job.state == state
+        # Of what is nobody's it is always said; of the other only while it is waited for, and that may begin just now.
+        assert state == "running" or f"job {job} cancelled · " in err
+        job.cancel(now=True)
+
+
+def test_a_run_with_a_key_is_left_alone(client: gl.Client) -> None:
+    @gl.remote(client=client, key="mine")
+    def forever() -> Iterator[int]:
+        import time
+
+        while True:
+            yield 1
+            time.sleep(0.01)
+
+    for value in forever.run():
+        assert value == 1
+        break
+    [job] = client.jobs()
+    assert job.state == "running" and job.record.cancel_requested_at is None
+    with forever.run() as again:  # type: ignore[attr-defined]
+        assert next(again) == 1 and again.job == job, "whoever comes with the key has it"
+    job.cancel(now=True).wait(60)
 
 
 def test_on_a_loop(client: gl.Client) -> None:

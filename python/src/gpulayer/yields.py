@@ -272,9 +272,20 @@ class RunYields(Generic[Y]):
         except StopIteration:
             self._run.over = True
             raise
+        except KeyboardInterrupt:
+            self._interrupted()
+            raise
         except BaseException:
             self.close()
             raise
+
+    def _interrupted(self) -> None:
+        """Also between two waits, after which nothing has come yet."""
+        job = self._run.job
+        if job is not None and not job.ended and job.record.cancel_requested_at is None and not self._run.is_kept:
+            interrupts.Ends(job).interrupted()
+            self._run.over = True
+        self.close()
 
     def __aiter__(self) -> RunYields[Y]:
         return self
