@@ -75,6 +75,10 @@ def test_fields_that_the_builders_write_are_those_of_a_spec() -> None:
         retries=1, retry_on=["any"], cwd="x", python="3.12", requirements=["a"],
     )  # fmt: skip
     assert set(spec.fields) <= set(SCHEMAS["JobSpec"]["properties"])
+    from gpulayer.spec import FIELDS
+
+    # The others are of the contract, and refused by this version.
+    assert set(SCHEMAS["JobSpec"]["properties"]) <= FIELDS
     assert set(spec.fields["resources"]) <= set(SCHEMAS["Resources"]["properties"])
     assert set(spec.fields["resources"]["gpus"]) <= set(SCHEMAS["GpuRequest"]["properties"])
     assert set(spec.fields["distributed"]) <= set(SCHEMAS["Distributed"]["properties"])

@@ -10,7 +10,7 @@ from typing import Any
 import gpulayer as gl
 import pytest
 from gpulayer.endpoint import Endpoint, connection_string
-from gpulayer.quantities import shown_size, size_bytes, span_s
+from gpulayer.quantities import shown_size, shown_span, size_bytes, span_s
 from gpulayer.server_choice import Choice, choose
 from gpulayer.spec import in_numbers, with_recorded
 
@@ -231,3 +231,21 @@ def test_on_the_own_daemon_a_command_finds_this_environment_unless_told_otherwis
 def test_a_line_of_shell_is_no_argv() -> None:
     with pytest.raises(gl.ConfigurationError, match="shell="):
         gl.command("python train.py")
+
+
+def test_a_word_that_is_nearly_one_is_told_at_once() -> None:
+    near = {"gpu": "gpus", "cpu": "cpus", "mem": "memory", "memry": "memory", "requirement": "requirements"}
+    near.update(environment="env", output="outputs", time_out="timeout", retrie="retries")
+    wrong: dict[str, Any]
+    for word, meant in near.items():
+        wrong = {word: 1}
+        with pytest.raises(gl.ConfigurationError, match=f"`{word}` is no word of a job; did you mean `{meant}`"):
+            gl.command(["x"], **wrong)
+        with pytest.raises(gl.ConfigurationError, match=f"did you mean `{meant}`"):
+            gl.remote(**wrong)(len)
+    assert gl.command(["x"], hold=True, of_a_newer_server=1).fields["of_a_newer_server"] == 1
+
+
+def test_short_times_are_not_shown_as_none() -> None:
+    shown = [shown_span(span) for span in (0, 0.0002, 0.023, 0.9994, 0.9996, 3.21, 130, 3900)]
+    assert shown == ["0.0s", "1ms", "23ms", "999ms", "1.0s", "3.2s", "2m10s", "1h05m"]

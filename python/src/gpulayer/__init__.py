@@ -3,7 +3,7 @@ truth about how it ended.
 
     import gpulayer as gl
 
-    job = gl.command(["python", "train.py"], gpus=1, outputs="model.pt").submit()
+    job = gl.command(["python", "train.py"], source=".", gpus=1, outputs="model.pt").submit()
     for line in job.logs(follow=True):
         print(line)
     job.result()

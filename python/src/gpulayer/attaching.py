@@ -39,6 +39,7 @@ class Attach:
 
         `kind`: what it must be, for who reads the types: with `attach(id, gl.Map)` it is a `Map`, or an error.
         """
+        __tracebackhide__ = True
         return background.run(self._found(job, kind))
 
     @overload

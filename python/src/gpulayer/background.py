@@ -177,6 +177,7 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     Errors of this package come without the frames of this thread: they say what happened, and where the call was made
     is what counts.
     """
+    __tracebackhide__ = True
     background = _current
     if background.is_current():
         work.close()

@@ -1,4 +1,7 @@
-"""One body, two forms: `job.cancel()` waits, `await job.cancel.aio()` is for asyncio."""
+"""One body, two forms: `job.cancel()` waits, `await job.cancel.aio()` is for asyncio.
+
+`__tracebackhide__` in a function, here and elsewhere: IPython and pytest leave its frame out of what they show of an
+exception, which is about the user's own code."""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class Bound(Generic[P, R]):
         functools.update_wrapper(self, body)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
         # Brings asyncio along, which who only declares something does not need.
         from . import background
 
@@ -65,6 +69,7 @@ class BoundFinished(Generic[P, R]):
         functools.update_wrapper(self, body)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
         from . import background
 
         return background.run(self._body(self._instance, *args, **kwargs))()

@@ -94,7 +94,7 @@ class Packing:
             raise ConfigurationError(
                 f"{what()} cannot be sent: {type(fault).__name__}: {fault}. Send what it is made from, such as a path or "
                 "a number, and make it there"
-            ) from fault
+            ) from None
         parcel = spool.finished()
         if parcel is None:
             return bytes(spool.held)

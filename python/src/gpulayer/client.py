@@ -12,7 +12,7 @@ from .attaching import Attach
 from .both import both
 from .endpoint import Endpoint
 from .function_job import job_of
-from .job_handle import Job
+from .job_handle import Job, Jobs
 from .own_daemon import OwnDaemon
 from .records import Explanation, ServerStatus, WhoAmI
 from .server_choice import Choice, choose
@@ -121,7 +121,7 @@ class Client:
     async def jobs(self, /, limit: int = 50, **filters: Any) -> list[Job]:
         """The newest jobs, newest first. Filters: `state project label name submitted_by worker parent
         submitted_after match`."""
-        return await self.listed(limit, **filters)
+        return Jobs(await self.listed(limit, **filters))
 
     @both
     async def explain(self, spec: AnySpec) -> Explanation:

@@ -42,11 +42,13 @@ def is_default(client: Client) -> bool:
 
 def submit(spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False) -> Job:
     """`Client.submit` at the default server."""
+    __tracebackhide__ = True
     return default_client().submit(spec, key=key, refuse_impossible=refuse_impossible)
 
 
 def submit_all(specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
     """`Client.submit_all` at the default server."""
+    __tracebackhide__ = True
     return default_client().submit_all(specs, key=key)
 
 
@@ -56,14 +58,17 @@ def attach(job: str) -> AnyJob: ...
 def attach(job: str, kind: type[J]) -> J: ...
 def attach(job: str, kind: Optional[type[J]] = None) -> Any:
     """`Client.attach` at the default server."""
+    __tracebackhide__ = True
     return default_client().attach(job, Job if kind is None else kind)
 
 
 def jobs(limit: int = 50, **filters: Any) -> list[Job]:
     """`Client.jobs` at the default server."""
+    __tracebackhide__ = True
     return default_client().jobs(limit, **filters)
 
 
 def explain(spec: AnySpec) -> Explanation:
     """`Client.explain` at the default server."""
+    __tracebackhide__ = True
     return default_client().explain(spec)

@@ -98,7 +98,9 @@ class RefusedError(GPUlayerError):
 
     def _text(self) -> str:
         lines = [self.detail]
-        lines += [f"  {fault.pointer or '/'}: {fault.detail}" for fault in self.errors]
+        told = [f"{fault.pointer or '/'}: {fault.detail}" for fault in self.errors]
+        # Of a single fault the detail says it all.
+        lines += [f"  {text}" for text in told if text != self.detail]
         lines.append(f"  ({self.code}, request {self.request_id})")
         return "\n".join(lines)
 
@@ -181,6 +183,8 @@ class JobFailedError(GPUlayerError):
         lines += [f"  {text}" for text in told if text]
         if end.advice:
             lines.append(f"  try: {end.advice}")
+            if "folder that is sent" in end.advice and not job.record.spec.get("source"):
+                lines.append('  no folder was sent with it: source="." sends the current one')
         if tail:
             lines.append("  the end of its log:")
             lines += [f"    {line}" for line in tail]

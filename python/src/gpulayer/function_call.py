@@ -53,6 +53,7 @@ _bundles: dict[tuple[str, str], tuple[object, folders.Bundle, float]] = {}
 
 def template(words: Mapping[str, Any]) -> Spec:
     """The spec of a function's jobs without the call."""
+    __tracebackhide__ = True
     for name, why in _FORBIDDEN.items():
         if name in words:
             raise ConfigurationError(f"`{name}` is no word of a remote function: {why}")
@@ -179,6 +180,7 @@ class Submission:
         #: Submits, and gives the same job each time; there from the moment in which something is submitted.
         self._posting: Optional[Callable[[], Awaitable[Job]]] = None
         self._job: Optional[Job] = None
+        self._refuse_impossible = False
         if make is None:
             return
         spec = template({"name": self._name[:255], **words})
@@ -199,7 +201,8 @@ class Submission:
         self._spec = spec | {**made, **({"labels": labels} if labels else {})}
 
     async def run(self) -> Outcome:
-        """Submits, waits, and has the outcome."""
+        """Submits, waits, and has the outcome. Somebody sits and waits: what no worker could ever take is refused."""
+        self._refuse_impossible = True
         job = cast("FunctionJob[Any]", await self._submitted())
         return await job.outcome()
 
@@ -287,7 +290,7 @@ class Submission:
 
         async def posting() -> Job:
             if is_small:
-                return await self._client.posted(body, key, headers)
+                return await self._client.posted(body, key, headers, self._refuse_impossible)
             return (await self._client.all_posted([body], key))[0]
 
         self._posting = posting

@@ -28,6 +28,8 @@ T = TypeVar("T")
 #: How long one long poll is asked to park: short enough that whatever is in between does not cut it.
 _POLL_S = 30.0
 _PAGE = 500
+#: So many jobs are shown in a notebook.
+_SHOWN = 100
 #: How much of a failed job's log its error shows, in lines.
 _TAIL = 10
 _UNKNOWN = End(reason="unknown", owner="platform")
@@ -96,10 +98,15 @@ class Job:
     def why(self) -> str:
         """In one sentence, why it stands as it does: what it waits for, where it runs, how it ended."""
         record, end = self.record, self.record.end
+        state = record.state.replace("_", " ")
         if end is not None:
-            return end.detail or f"{record.state.replace('_', ' ')}: {end.reason}"
+            is_plain = self.succeeded or end.reason == record.state
+            return end.detail or (end.reason if is_plain else f"{state}: {end.reason}")
         if record.queue_reason:
             return record.queue_reason
+        if record.state == "queued" and record.warnings:
+            # Nobody has looked at it again since it was submitted.
+            return record.warnings[0].detail
         if record.cancel_requested_at is not None:
             return f"is being cancelled on {record.worker}"
         if record.unreachable_since is not None:
@@ -146,13 +153,31 @@ class Job:
                 left = None if timeout is None else timeout - (time.monotonic() - began)
                 if left is not None and left <= 0:
                     raise WaitTimeoutError(f"job {self} has not ended within {timeout:g} s: {self.why}")
-                line.show(f"{self} {self.state} {shown_span(time.monotonic() - began)}  {self.why}")
+                line.show(f"{self} {shown_span(time.monotonic() - began)}  {self._standing()}", self._share())
                 poll_s = line.again_s if line.on else _POLL_S
                 wait_s = round(min(poll_s, _POLL_S if left is None else left), 3)
                 self._take(await self._call(routes.JOB, {"wait_s": wait_s}, patience=patience))
                 patience.renew()
         finally:
             line.clear()
+
+    def _standing(self) -> str:
+        """How it stands, in one line: as `why`, and what its program last said of itself."""
+        # The worker's id takes half of a line.
+        why = self.why.replace(f" on {self.record.worker}", "") if self.record.worker else self.why
+        why = why if why.startswith(self.state) else f"{self.state}: {why}"
+        told = self.record.progress
+        metrics = told.get("metrics") if isinstance(told, Mapping) else None
+        words = [f"{name}={value}" for name, value in metrics.items()] if isinstance(metrics, Mapping) else []
+        return "  ".join([why, *words[:4]])
+
+    def _share(self) -> Optional[float]:
+        """How much its program says is done; `None` if it does not say."""
+        told = self.record.progress
+        done, total = (told.get("done"), told.get("total")) if isinstance(told, Mapping) else (None, None)
+        if isinstance(done, (int, float)) and isinstance(total, (int, float)) and total > 0:
+            return min(max(done / total, 0.0), 1.0)
+        return None
 
     async def _result(self, timeout: Optional[float], progress: Optional[bool]) -> End:
         await self._wait(timeout, progress)
@@ -260,7 +285,7 @@ class Job:
     async def children(self) -> list[Job]:
         """Of an array: its jobs, in the order of their indices."""
         found = await self.client.listed(parent=self.id)
-        return sorted(found, key=lambda job: job.record.array_index or 0)
+        return Jobs(sorted(found, key=lambda job: job.record.array_index or 0))
 
     @both
     async def purge(self, *, key: Optional[str] = None) -> None:
@@ -277,7 +302,8 @@ class Job:
         return f"{tail} ({self.name})" if self.name else tail
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} {self.state}>"
+        name = f" ({self.name})" if self.name else ""
+        return f"<{type(self).__name__} {self.id}{name} {self.state}>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Job):
@@ -296,7 +322,9 @@ class Job:
     def rows(self) -> list[tuple[str, str]]:
         """What a notebook shows of it: names and texts."""
         end = self.end
-        rows = [("job", f"{self.name or ''} {self.id}"), ("state", self.state), ("why", self.why)]
+        rows = [(self.noun, f"{self.name or ''} {self.id}"), ("state", self.state)]
+        if self.why != self.state:
+            rows.append(("why", self.why))
         if self.record.worker:
             rows.append(("worker", self.record.worker))
         if end is not None and end.duration_s is not None:
@@ -306,3 +334,15 @@ class Job:
         rows += [("output", f"{file.path} ({shown_size(file.size_bytes)})") for file in self.record.outputs[:20]]
         rows += [("warning", f"{warning.pointer} {warning.detail}") for warning in self.record.warnings[:20]]
         return rows
+
+
+class Jobs(list[Job]):
+    """Some jobs. A list, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (job.id, job.name or "", job.state, f"{job.record.submitted_at:%Y-%m-%d %H:%M:%S} UTC", job.why)
+            for job in self[:_SHOWN]
+        ]
+        more = [(f"and {len(self) - _SHOWN} more", "", "", "", "")] if len(self) > _SHOWN else []
+        return tables.listed(("job", "name", "state", "submitted", "why"), rows + more)

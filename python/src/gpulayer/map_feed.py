@@ -70,6 +70,7 @@ class MapFeed:
                     return await self._outcomes(taken)
                 if not self._open:
                     await self.close()
+                    await self._map.settled()
                     return None
                 await self._more()
         finally:

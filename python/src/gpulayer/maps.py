@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, Mapping, Optional, TypeVar, cast
 
-from . import background, interrupts
+from . import background, interrupts, routes
+from .errors import GPUlayerError
 from .function_job import calls_of
 from .job_handle import Job
 from .map_feed import MapFeed
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Indexed = tuple[int, Outcome]
+_SETTLES_WITHIN_S = 2.0
 
 
 class Map(Job, Generic[R]):
@@ -114,6 +117,13 @@ class Map(Job, Generic[R]):
     def __await__(self) -> Generator[Any, None, list[R]]:  # type: ignore[override]
         return self.result.aio(progress=False).__await__()
 
+    async def settled(self) -> None:
+        """Has its record as it stands when all of its jobs have ended. On the background loop."""
+        if not self.ended:
+            with contextlib.suppress(GPUlayerError):
+                # Its own end comes with that of the last one.
+                self._take(await self._call(routes.JOB, {"wait_s": _SETTLES_WITHIN_S}))
+
     def rows(self) -> list[tuple[str, str]]:
         """As of any job, and how its jobs stand."""
         stand = {name: count for name, count in (self.record.progress or {}).items() if count and name != "total"}
@@ -124,7 +134,8 @@ class Map(Job, Generic[R]):
         return type(self), (self.client, self.raw, self.ordered, self.return_exceptions)
 
     def __repr__(self) -> str:
-        return f"<Map {self.id} of {len(self)} calls, {self.state}>"
+        name = f" ({self.name})" if self.name else ""
+        return f"<Map {self.id}{name} of {len(self)} calls, {self.state}>"
 
 
 class _Result(Generic[R]):
@@ -140,6 +151,7 @@ class _Result(Generic[R]):
         return_exceptions: Optional[bool] = None,
         progress: Optional[bool] = None,
     ) -> list[R]:
+        __tracebackhide__ = True
         with self._map.results(
             ordered=True, return_exceptions=return_exceptions, timeout=timeout, progress=progress
         ) as values:
@@ -168,6 +180,7 @@ class _Taking(Generic[R]):
         self._after = after
 
     def _step(self) -> tuple[int, R]:
+        __tracebackhide__ = True
         try:
             place, outcome = next(self._feed)
             return place, self._read(outcome)
@@ -185,6 +198,7 @@ class _Taking(Generic[R]):
         return place, self._read(outcome)
 
     def _read(self, outcome: Callable[[], Any]) -> R:
+        __tracebackhide__ = True
         if not self._kept:
             return cast(R, outcome())
         try:
@@ -214,6 +228,7 @@ class Values(_Taking[R]):
         return self
 
     def __next__(self) -> R:
+        __tracebackhide__ = True
         return self._step()[1]
 
     def __aiter__(self) -> Values[R]:
@@ -236,6 +251,7 @@ class Completed(_Taking[R]):
         return self
 
     def __next__(self) -> tuple[int, R]:
+        __tracebackhide__ = True
         return self._step()
 
     def __aiter__(self) -> Completed[R]:

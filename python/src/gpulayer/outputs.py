@@ -24,7 +24,7 @@ AnyFile = Union[OutputFile, UndeclaredFile]
 
 
 class Outputs(Sequence[OutputFile]):
-    """A job's collected files, as they stood when the job was last asked for."""
+    """A job's collected files, as they stood when the job was last asked for; by number, by path, or by name."""
 
     def __init__(self, job: Job, files: tuple[OutputFile, ...]) -> None:
         self._job = job
@@ -34,8 +34,17 @@ class Outputs(Sequence[OutputFile]):
     def __getitem__(self, index: int) -> OutputFile: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[OutputFile]: ...
-    def __getitem__(self, index: Union[int, slice]) -> Union[OutputFile, Sequence[OutputFile]]:
-        return self._files[index]
+    @overload
+    def __getitem__(self, index: str) -> OutputFile: ...
+    def __getitem__(self, index: Union[int, slice, str]) -> Union[OutputFile, Sequence[OutputFile]]:
+        if not isinstance(index, str):
+            return self._files[index]
+        found = next((file for file in self._files if index in (file.path, file.name)), None)
+        if found is None:
+            raise KeyError(
+                f"{index}: there are {', '.join(file.path for file in self._files[:_SHOWN]) or 'no outputs'}"
+            )
+        return found
 
     def __len__(self) -> int:
         return len(self._files)

@@ -84,7 +84,9 @@ def shown_size(size: int) -> str:
 
 
 def shown_span(seconds: float) -> str:
-    """`1h05m`, `2m10s`, `3.2s`, for people."""
+    """`1h05m`, `2m10s`, `3.2s`, `23ms`, for people."""
+    if 0 < seconds < 0.9995:
+        return f"{max(round(seconds * 1000), 1)}ms"
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(int(seconds), 60)

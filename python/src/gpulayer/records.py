@@ -140,6 +140,14 @@ class Event:
     job_id: Optional[str] = None
     task_id: Optional[str] = None
 
+    def __str__(self) -> str:
+        told = self.data if isinstance(self.data, Mapping) else {}
+        words = [f"{name}={value}" for name, value in told.items() if isinstance(value, (str, int, float))]
+        return " ".join([f"{self.time:%H:%M:%S}", self.type, *words])
+
+    def __repr__(self) -> str:
+        return f"<Event {self}>"
+
 
 @dataclass(frozen=True)
 class LogLine:
@@ -154,6 +162,9 @@ class LogLine:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<LogLine {self.time:%H:%M:%S} {self.stream} {self.text!r}>"
 
 
 @dataclass(frozen=True)
@@ -322,6 +333,9 @@ class WhoAmI:
     expires_at: Optional[datetime] = None
     user: Optional[str] = None
 
+    def _repr_html_(self) -> str:
+        return shown.fields(self)
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -377,3 +391,6 @@ class ServerStatus:
     on_demand: bool = False
     listening: Optional[Listening] = None
     time: Optional[datetime] = None
+
+    def _repr_html_(self) -> str:
+        return shown.fields(self)

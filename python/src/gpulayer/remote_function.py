@@ -37,6 +37,7 @@ class RemoteFunction(Generic[P, R]):
     __qualname__: str
 
     def __init__(self, function: Callable[P, R], words: Mapping[str, Any]) -> None:
+        __tracebackhide__ = True
         if not callable(function):
             raise TypeError(f"gpulayer.remote takes a function, and not {type(function).__name__}")
         #: The function itself.

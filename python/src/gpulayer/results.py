@@ -91,6 +91,7 @@ def outcome(found: Fetched, job: Job) -> Outcome:
     """Gives the value or raises what the function raised. To be called once, by the user's thread."""
 
     def take() -> Any:
+        __tracebackhide__ = True
         if found.raised:
             failure = error_of(found.read(), str(job))
             raise failure from failure.__cause__
@@ -117,6 +118,7 @@ def _outcome_of(fields: Mapping[str, Any], job: str) -> Outcome:
 
 
 def _raise(failure: Exception) -> Any:
+    __tracebackhide__ = True
     raise failure from failure.__cause__
 
 

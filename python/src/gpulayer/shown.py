@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+import dataclasses
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from . import tables
 from .quantities import shown_size, shown_span
@@ -45,6 +47,24 @@ def past_explanation(record: PastExplanation) -> str:
     ]
     head = ("attempt", "worker", "waited", "for", "ended")
     return tables.said(record.summary) + (tables.listed(head, rows) if rows else "")
+
+
+def fields(record: Any) -> str:
+    """Any record, field by field; those of a record in it by dotted names."""
+    return tables.named(_rows(record, ""))
+
+
+def _rows(record: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    for each in dataclasses.fields(record):
+        value, name = getattr(record, each.name), f"{prefix}{each.name}"
+        if dataclasses.is_dataclass(value):
+            yield from _rows(value, f"{name}.")
+        elif isinstance(value, tuple):
+            yield name, ", ".join(map(str, value))
+        elif isinstance(value, datetime):
+            yield name, f"{value:%Y-%m-%d %H:%M:%S} UTC"
+        else:
+            yield name, _text(value)
 
 
 def _suggested(suggestions: tuple[Suggestion, ...]) -> str:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 #: Variables that make a program find its environment: on the own daemon a job gets them from the submitting process.
 RECORDED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
+#: The fields of the contract, which may be given as they stand there.
+FIELDS = frozenset(
+    "api_version name labels project priority workload distributed target source inputs outputs resources profile env "
+    "secrets python timeout_s queue_timeout_s grace_s stop_signal retry on_unreachable unreachable_timeout_s depends_on "
+    "array workspace_ttl_s container run_as mounts notify hold".split()
+)
 #: Whose values belong to the user, whatever their names look like.
 _VERBATIM = frozenset({"env", "labels", "array", "secrets", "workload", "frameworks", "inputs", "outputs"})
 
@@ -114,10 +120,14 @@ def command(
     - `retries`: how often it is tried again (`max_attempts` - 1), for the reasons in `retry_on`.
     - `more`: any other field of the contract, as it stands there.
     """
+    for word in more:
+        _is_meant(word)
     run: dict[str, Any] = {}
     if argv is not None:
         if isinstance(argv, str):
-            raise ConfigurationError("argv is a list of words; for a line of shell give shell=")
+            raise ConfigurationError(
+                f"argv is a list of words: {argv.split()}; for a line of shell give shell={argv!r}"
+            )
         run["argv"] = [os.fspath(word) for word in argv]
     if shell is not None:
         run["shell"] = shell
@@ -225,6 +235,23 @@ def _python_folder(executable: str) -> Optional[str]:
     folder = os.path.dirname(os.path.abspath(executable))
     same = os.path.realpath(os.path.join(folder, "python3")) == os.path.realpath(executable)
     return folder if executable and same else None
+
+
+def _is_meant(word: str) -> None:
+    """Complains of a word that is nearly one there is. Others are the server's to judge, which may be newer."""
+    if word in FIELDS:
+        return
+    # Only whose word is none needs them.
+    import difflib
+    import inspect
+
+    words = [*inspect.signature(command).parameters, *FIELDS]
+    begun = [
+        each for each in words if len(min(each, word, key=len)) > 2 and (each.startswith(word) or word.startswith(each))
+    ]
+    near = begun or difflib.get_close_matches(word, words, 1, 0.75)
+    if near:
+        raise ConfigurationError(f"`{word}` is no word of a job; did you mean `{near[0]}`?")
 
 
 def _merged(fields: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Stream(Generic[T]):
         return self
 
     def __next__(self) -> T:
+        __tracebackhide__ = True
         while not self._over:
             for item in self._ready:
                 return item
@@ -73,6 +74,9 @@ class Stream(Generic[T]):
                 self._batches.close_soon()
                 raise
         raise StopAsyncIteration
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, read by `for`>"
 
     def close(self) -> None:
         """Lets go of the connection."""

@@ -81,10 +81,12 @@ class Bar:
 
 class _StandardError:
     def write(self, text: str, share: Optional[float]) -> None:
+        bar = ""
         if share is not None:
             filled = int(share * 20)
-            text += f"  {'█' * filled}{'░' * (20 - filled)} {share:4.0%}"
-        sys.stderr.write("\r\x1b[2K" + text[: _width() - 1])
+            bar = f"  {'█' * filled}{'░' * (20 - filled)} {share:4.0%}"
+        # Whatever room the bar leaves.
+        sys.stderr.write("\r\x1b[2K" + text[: max(_width() - 1 - len(bar), 0)] + bar)
         sys.stderr.flush()
 
     def wipe(self) -> None:
