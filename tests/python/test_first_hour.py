@@ -29,6 +29,9 @@ def test_a_map_whose_values_came_has_ended() -> None:
 
 
 def test_waiting_for_what_can_never_run_is_refused() -> None:
+    # A daemon that has just begun knows of no worker yet, and waits for one.
+    gl.command(["true"]).submit().result()
+
     @gl.remote(memory="900TB")
     def huge() -> None: ...
 
