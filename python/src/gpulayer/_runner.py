@@ -668,7 +668,7 @@ def _take_on(link: "Any") -> bool:
     os.chdir(os.environ["GPULAYER_WORKSPACE"])
     # What was found in the folder of the last task, and was not.
     sys.path_importer_cache.clear()
-    tempfile = sys.modules.get("tempfile")
+    tempfile: "Any" = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None
     return True

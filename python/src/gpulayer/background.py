@@ -178,38 +178,33 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     is what counts.
     """
     __tracebackhide__ = True
-    background = _current
-    if background.is_current():
+    if _current.is_current():
         work.close()
         raise RuntimeError("a sync call from within gpulayer's own thread would wait for itself: use `.aio`")
-    loop = _held(background, work)
-    call = _Call(work, loop)
+    call = _Call(work)
     try:
         call.begin_soon()
         return call.future.result()
-    except GPUlayerError as failed:
-        _stop_if_over(background)
-        raise failed.with_traceback(None) from failed.__cause__
-    except BaseException as left:
-        call.end_soon()
-        _stop_if_over(background)
-        if isinstance(left, KeyboardInterrupt) and call.aftermath is not None:
+    except BaseException as failed:
+        call.leave(failed)
+        if isinstance(failed, GPUlayerError):
+            raise failed.with_traceback(None) from failed.__cause__
+        if isinstance(failed, KeyboardInterrupt) and call.aftermath is not None:
             # What it shows of its progress is gone then.
             wait({call.future}, _UNWOUND_WITHIN_S)
             call.aftermath.interrupted()
         raise
     finally:
+        call.let_go(wait=True)
+        # It has the error, whose frames have it.
         del call
-        background.let_go()
 
 
 async def join(work: Coroutine[Any, Any, R]) -> R:
     """The same for a caller on any asyncio loop. Cancelling the caller cancels the work."""
-    background = _current
-    if background.is_current():
+    if _current.is_current():
         return await work
-    loop = _held(background, work)
-    call = _Call(work, loop)
+    call = _Call(work)
     try:
         call.begin_soon()
         waited_for = asyncio.wrap_future(call.future)
@@ -217,58 +212,62 @@ async def join(work: Coroutine[Any, Any, R]) -> R:
         while notebook.in_kernel() and not waited_for.done():
             await asyncio.wait({waited_for}, timeout=_AWAKE_S)
         return await waited_for
-    except GPUlayerError as failed:
-        _stop_if_over(background)
-        raise failed.with_traceback(None) from failed.__cause__
-    except BaseException as left:
-        call.end_soon()
-        _stop_if_over(background)
-        if isinstance(left, asyncio.CancelledError) and call.aftermath is not None:
+    except BaseException as failed:
+        call.leave(failed)
+        if isinstance(failed, GPUlayerError):
+            raise failed.with_traceback(None) from failed.__cause__
+        if isinstance(failed, asyncio.CancelledError) and call.aftermath is not None:
             # Carried out to its end, also when the caller is cancelled once more.
-            after = asyncio.run_coroutine_threadsafe(call.aftermath.cancelled(), loop)
+            after = asyncio.run_coroutine_threadsafe(call.aftermath.cancelled(), call.loop)
             await asyncio.shield(asyncio.wrap_future(after))
         raise
     finally:
+        call.let_go(wait=False)
         del call
-        background.let_go(wait=False)
-
-
-def _held(background: Background, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
-    try:
-        return background.hold()
-    except BaseException:
-        work.close()
-        _stop_if_over(background)
-        raise
 
 
 class _Call(Generic[R]):
-    """Work that is carried out on the loop, and waited for elsewhere. It can be ended at every moment, also by a Ctrl-C
-    in the middle of `begin_soon`: whatever had come of it, `end_soon` comes after it."""
+    """Work that is carried out on the loop, and waited for elsewhere; it holds the background until `let_go`. It can be
+    left at every moment, also by a Ctrl-C in the middle of `begin_soon`: whatever had come of it, `leave` comes after
+    it."""
 
-    def __init__(self, work: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, work: Coroutine[Any, Any, R]) -> None:
         self.future: Future[R] = Future()
-        self._work, self._loop = work, loop
+        self.aftermath: Optional[Aftermath] = None
+        self._work = work
         self._task: Optional[asyncio.Task[R]] = None
         self._is_over = False
-        self.aftermath: Optional[Aftermath] = None
+        self._background = _current
+        try:
+            self.loop = self._background.hold()
+        except BaseException:
+            work.close()
+            _stop_if_over(self._background)
+            raise
 
     def begin_soon(self) -> None:
-        self._loop.call_soon_threadsafe(self._begin)
+        self.loop.call_soon_threadsafe(self._begin)
 
-    def end_soon(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._end)
-        except RuntimeError:
-            # The loop ended a moment ago, and did not carry it out or has ended it.
-            if self._task is None:
-                self._work.close()
+    def leave(self, failed: BaseException) -> None:
+        """Ends the work, unless it has ended with an error of this package. Of a daemon thread at the end of the process
+        this is the end."""
+        if not isinstance(failed, GPUlayerError):
+            try:
+                self.loop.call_soon_threadsafe(self._end)
+            except RuntimeError:
+                # The loop ended a moment ago, and did not carry it out or has ended it.
+                if self._task is None:
+                    self._work.close()
+        _stop_if_over(self._background)
+
+    def let_go(self, wait: bool) -> None:
+        self._background.let_go(wait)
 
     def _begin(self) -> None:
         if not self._is_over:
             # This turn of the loop has a context of its own, which the task takes over.
             _running.set(weakref.ref(self))
-            self._task = self._loop.create_task(self._work)
+            self._task = self.loop.create_task(self._work)
             self._task.add_done_callback(self._done)
 
     def _end(self) -> None:

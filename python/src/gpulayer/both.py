@@ -19,11 +19,17 @@ else:
 
 
 class Bound(Generic[P, R]):
-    """A method of one object in both forms."""
+    """A method of one object in both forms. `finish`: what is made of the body's result, by whoever calls."""
 
-    def __init__(self, body: Callable[..., Coroutine[Any, Any, R]], instance: object) -> None:
+    def __init__(
+        self,
+        body: Callable[..., Coroutine[Any, Any, Any]],
+        instance: object,
+        finish: Optional[Callable[[Any], R]] = None,
+    ) -> None:
         self._body = body
         self._instance = instance
+        self._finish = finish
         functools.update_wrapper(self, body)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -31,13 +37,16 @@ class Bound(Generic[P, R]):
         # Brings asyncio along, which who only declares something does not need.
         from . import background
 
-        return background.run(self._body(self._instance, *args, **kwargs))
+        found: Any = background.run(self._body(self._instance, *args, **kwargs))
+        return found if self._finish is None else self._finish(found)
 
     async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same, awaited; on any asyncio loop."""
+        __tracebackhide__ = True
         from . import background
 
-        return await background.join(self._body(self._instance, *args, **kwargs))
+        found: Any = await background.join(self._body(self._instance, *args, **kwargs))
+        return found if self._finish is None else self._finish(found)
 
     def __repr__(self) -> str:
         return f"<{self._body.__qualname__} of {self._instance!r}>"
@@ -60,30 +69,6 @@ class both(Generic[S, P, R]):
         return Bound(self._body, instance)
 
 
-class BoundFinished(Generic[P, R]):
-    """A method of one object in both forms, the end of which is carried out by whoever calls."""
-
-    def __init__(self, body: Callable[..., Coroutine[Any, Any, Callable[[], R]]], instance: object) -> None:
-        self._body = body
-        self._instance = instance
-        functools.update_wrapper(self, body)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        __tracebackhide__ = True
-        from . import background
-
-        return background.run(self._body(self._instance, *args, **kwargs))()
-
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same, awaited; on any asyncio loop."""
-        from . import background
-
-        return (await background.join(self._body(self._instance, *args, **kwargs)))()
-
-    def __repr__(self) -> str:
-        return f"<{self._body.__qualname__} of {self._instance!r}>"
-
-
 class finished(Generic[S, P, R]):
     """As `both`, for a body whose result is called where the method was: what runs the user's own code, such as
     unpickling, belongs to the user's thread. So does what stands in a plain `def` before the coroutine."""
@@ -95,8 +80,13 @@ class finished(Generic[S, P, R]):
     @overload
     def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...
     @overload
-    def __get__(self, instance: S, owner: Optional[type] = None) -> BoundFinished[P, R]: ...
-    def __get__(self, instance: Optional[S], owner: Optional[type] = None) -> Union[Self, BoundFinished[P, R]]:
+    def __get__(self, instance: S, owner: Optional[type] = None) -> Bound[P, R]: ...
+    def __get__(self, instance: Optional[S], owner: Optional[type] = None) -> Union[Self, Bound[P, R]]:
         if instance is None:
             return self
-        return BoundFinished(self._body, instance)
+        return Bound(self._body, instance, _called)
+
+
+def _called(outcome: Callable[[], R]) -> R:
+    __tracebackhide__ = True
+    return outcome()

@@ -69,18 +69,8 @@ class Client:
         without one a fresh key makes only the retries of this call harmless. `refuse_impossible`: a
         `NoWorkerFitsError` instead of a warning when no worker that is known could ever take it.
         """
-        return await self.submitted(spec, key, refuse_impossible)
-
-    async def submitted(
-        self,
-        spec: AnySpec,
-        key: Optional[str] = None,
-        refuse_impossible: bool = False,
-        headers: Mapping[str, str] = {},
-    ) -> Job:
-        """The body of `submit`, on the background loop."""
-        body, more = await self.wire(spec)
-        return await self.posted(body, key, {**headers, **more}, refuse_impossible)
+        body, headers = await self.wire(spec)
+        return await self.posted(body, key, headers, refuse_impossible)
 
     async def posted(
         self,
@@ -97,10 +87,6 @@ class Client:
     async def submit_all(self, specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
         """Submits up to 10,000 jobs at once, all or none; a dependency may be `#0`, the first of them. Faults have
         pointers such as `/jobs/17/…`."""
-        return await self.all_submitted(specs, key)
-
-    async def all_submitted(self, specs: Iterable[AnySpec], key: Optional[str] = None) -> list[Job]:
-        """The body of `submit_all`, on the background loop."""
         wire = [(await self.wire(spec))[0] for spec in specs]
         return await self.all_posted(wire, key) if wire else []
 

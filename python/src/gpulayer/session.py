@@ -225,7 +225,7 @@ class Session:
 
     def _http(self) -> httpx.AsyncClient:
         if self.closed:
-            raise RuntimeError("this client is closed")
+            raise RuntimeError("this client is closed; gl.connect() makes another one")
         loop = asyncio.get_running_loop()
         if self.line is None or self.line.loop is not loop:
             # The first call, or the first one after a fork: connections of the parent are left alone.
