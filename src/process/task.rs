@@ -139,45 +139,26 @@ impl Task {
         let pipes =
             || -> io::Result<_> { Ok((pipe_with(PipeFlags::CLOEXEC)?, pipe_with(PipeFlags::CLOEXEC)?)) };
         let no_core_files = NoCoreFiles::if_secrets(&launch);
-        let mut resident = home.resident.take();
         let mut spawn = || {
             let redacted = Redacted::pair(&launch)?;
             let ((out, out_end), (err, err_end)) = pipes().map_err(|error| {
                 Refusal::new(NotStarted::SpawnFailed, format!("pipes could not be made: {error}"))
             })?;
             let started = Instant::now();
-            let begun = match (resident.take(), &launch.prelude) {
-                (Some(waiting), _) => match waiting.call(&launch, out_end.as_fd(), err_end.as_fd()) {
-                    Ok((main, calls, held)) => Ok((main, Some(calls), held, None)),
-                    Err((waiting, error)) => {
-                        resident = Some(*waiting);
-                        let detail = format!("the program that stayed could not be called: {error}");
-                        Err(Refusal::new(NotStarted::SpawnFailed, detail))
-                    }
-                },
-                (None, None) => {
-                    let start = || resolve::start(&launch, out_end.as_fd(), err_end.as_fd());
-                    let started = home.oom_score.for_task(start);
-                    started.map(|(main, calls)| (main, calls, Vec::new(), None))
-                }
-                (None, Some(prelude)) => {
-                    Preparing::begin(prelude, &launch, &home.oom_score, (out_end, err_end))
-                        .map(|(main, preparing)| (main, None, Vec::new(), Some(preparing)))
-                }
-            };
+            let begun = begin(&launch, home, (out_end, err_end));
             let begun =
                 begun.map_err(|refusal| Refusal::new(refusal.kind, redacted[0].sentence(refusal.detail)))?;
             Ok((begun, started, out, err, redacted))
         };
         let spawned = spawn();
-        home.resident = resident;
-        let prepares = matches!(&spawned, Ok(((.., Some(_)), ..)));
+        let prepares = spawned.as_ref().is_ok_and(|(begun, ..)| begun.preparing.is_some());
         if !prepares {
             // The task has them now, and its pipes know what to look for.
             launch.secrets = Vec::new();
         }
         match spawned {
-            Ok(((main, calls, held, preparing), started, out, err, [out_redacted, err_redacted])) => {
+            Ok((begun, started, out, err, [out_redacted, err_redacted])) => {
+                let Begun { main, calls, held, preparing } = begun;
                 let pipe = |end: OwnedFd, redacted| Pipe { end: Some(end), read_bytes: PIPE_BYTES, redacted };
                 let recorder = Recorder::new(&launch.task_folder, launch.log);
                 Ok(Task {
@@ -646,6 +627,34 @@ impl Task {
         conclude(&mut self.claim, &record);
         (record, self.group, self.resident)
     }
+}
+
+/// What was started for a task.
+struct Begun {
+    main: Pid,
+    calls: Option<Calls>,
+    held: Vec<OwnedFd>,
+    preparing: Option<Preparing>,
+}
+
+/// Calls the program that stayed, which then needs no prelude, or starts one or the other.
+fn begin(launch: &Launch, home: &mut Home, (out, err): (OwnedFd, OwnedFd)) -> Result<Begun, Refusal> {
+    if let Some(resident) = home.resident.take() {
+        return match resident.call(launch, out.as_fd(), err.as_fd()) {
+            Ok((main, calls, held)) => Ok(Begun { main, calls: Some(calls), held, preparing: None }),
+            Err((resident, error)) => {
+                home.resident = Some(*resident);
+                let detail = format!("the program that stayed could not be called: {error}");
+                Err(Refusal::new(NotStarted::SpawnFailed, detail))
+            }
+        };
+    }
+    if let Some(prelude) = &launch.prelude {
+        let (main, preparing) = Preparing::begin(prelude, launch, &home.oom_score, (out, err))?;
+        return Ok(Begun { main, calls: None, held: Vec::new(), preparing: Some(preparing) });
+    }
+    let (main, calls) = home.oom_score.for_task(|| resolve::start(launch, out.as_fd(), err.as_fd()))?;
+    Ok(Begun { main, calls, held: Vec::new(), preparing: None })
 }
 
 fn share(path: &Path) -> Result<File, Refusal> {
