@@ -79,7 +79,7 @@ fn yields(job: &mut LiveJob, task_id: TaskId, first: u64, last: u64) -> Vec<(u64
 
 fn finished(job: &mut LiveJob, task_id: TaskId, reason: EndReason) {
     let finish = Finish {
-        end: End::of(reason, None),
+        end: End { exit_code: (reason == EndReason::Completed).then_some(0), ..End::of(reason, None) },
         after_stop: false,
         outputs: Vec::new(),
         undeclared: Vec::new(),
