@@ -78,6 +78,7 @@ fn launch(folder: &Path, number: u32) -> Launch {
         grace: Duration::from_secs(10),
         timeout: None,
         prelude: None,
+        stay: None,
         orphan_timeout: Duration::from_secs(10),
         limits: Limits { memory_bytes: None, cpu_millis: Some(1000), pids: Some(16_384) },
         log: Default::default(),

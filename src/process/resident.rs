@@ -135,11 +135,11 @@ impl AsFd for Calls {
 /// A program between two tasks.
 #[derive(Debug)]
 pub(super) struct Resident {
-    main: Pid,
-    calls: Calls,
+    pub(super) main: Pid,
+    pub(super) calls: Calls,
     stay: Stay,
     /// What keeps its Python environment, if it has one.
-    held: Vec<OwnedFd>,
+    pub(super) held: Vec<OwnedFd>,
     until: Instant,
     /// When to look again whether it is gone, once it was killed.
     dying: Option<Instant>,
@@ -178,23 +178,13 @@ impl Resident {
         &self.stay.key
     }
 
-    /// Hands it a task and lets it go on.
-    pub(super) fn call(
-        self,
-        launch: &Launch,
-        out: BorrowedFd<'_>,
-        err: BorrowedFd<'_>,
-    ) -> Result<(Pid, Calls, Vec<OwnedFd>), (Box<Self>, io::Error)> {
+    /// Hands it a task and lets it go on: from then on it is the task's.
+    pub(super) fn call(&self, launch: &Launch, out: BorrowedFd<'_>, err: BorrowedFd<'_>) -> io::Result<()> {
         let of_task = |(name, _): &&(OsString, OsString)| name.to_str().is_some_and(is_of_one_task);
         let env: Vec<_> = launch.env.iter().filter(of_task).cloned().collect();
-        if let Err(error) = self.calls.call(&env, out, err) {
-            return Err((Box::new(self), error));
-        }
+        self.calls.call(&env, out, err)?;
         forget_peak_memory(self.main);
-        match kill_process(self.main, Signal::CONT) {
-            Ok(()) => Ok((self.main, self.calls, self.held)),
-            Err(error) => Err((Box::new(self), error.into())),
-        }
+        Ok(kill_process(self.main, Signal::CONT)?)
     }
 
     /// The next moment at which there is something to do.

@@ -639,15 +639,14 @@ struct Begun {
 
 /// Calls the program that stayed, which then needs no prelude, or starts one or the other.
 fn begin(launch: &Launch, home: &mut Home, (out, err): (OwnedFd, OwnedFd)) -> Result<Begun, Refusal> {
-    if let Some(resident) = home.resident.take() {
-        return match resident.call(launch, out.as_fd(), err.as_fd()) {
-            Ok((main, calls, held)) => Ok(Begun { main, calls: Some(calls), held, preparing: None }),
-            Err((resident, error)) => {
-                home.resident = Some(*resident);
-                let detail = format!("the program that stayed could not be called: {error}");
-                Err(Refusal::new(NotStarted::SpawnFailed, detail))
-            }
-        };
+    if let Some(resident) = &home.resident {
+        resident.call(launch, out.as_fd(), err.as_fd()).map_err(|error| {
+            let detail = format!("the program that stayed could not be called: {error}");
+            Refusal::new(NotStarted::SpawnFailed, detail)
+        })?;
+    }
+    if let Some(Resident { main, calls, held, .. }) = home.resident.take() {
+        return Ok(Begun { main, calls: Some(calls), held, preparing: None });
     }
     if let Some(prelude) = &launch.prelude {
         let (main, preparing) = Preparing::begin(prelude, launch, &home.oom_score, (out, err))?;
