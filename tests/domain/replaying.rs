@@ -164,7 +164,11 @@ impl Recorded {
                     shape: Arc::new(shape),
                     project: PROJECTS[usize::from(project)].into(),
                     avoid: job.is_multiple_of(5).then(|| worker(1)),
-                    luggage: Luggage { source: u32::from(job % 4), inputs: u32::from(job % 3) },
+                    luggage: Luggage {
+                        source: u32::from(job % 4),
+                        inputs: u32::from(job % 3),
+                        environment: 0,
+                    },
                 };
                 if !self.running.iter().any(|(running, ..)| *running == job.job_id) {
                     self.tell(Input::Queued(job));

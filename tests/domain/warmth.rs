@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use crate::gpus::{gpu, request, with_gpus};
 use crate::placement::{UNBOUNDED, free, job, machine, place, placed, shape, tell, up, worker};
 
-const SOURCE: Luggage = Luggage { source: 7, inputs: 0 };
-const BOTH: Luggage = Luggage { source: 7, inputs: 9 };
+const SOURCE: Luggage = Luggage { source: 7, inputs: 0, environment: 0 };
+const BOTH: Luggage = Luggage { source: 7, inputs: 9, environment: 0 };
 
 fn workers(cores: &[u32]) -> Placer {
     let mut placer = Placer::new(Policy { reservations: 0, ..Policy::default() });
@@ -50,7 +50,7 @@ fn of_equal_workers_the_one_that_had_it_is_taken_and_the_one_that_had_more_of_it
     assert_eq!(goes_to(&mut placer, bringing(11, SOURCE, &one)), 2);
     free(&mut placer, 2, 11);
     assert_eq!(
-        goes_to(&mut placer, bringing(12, Luggage { source: 8, inputs: 0 }, &one)),
+        goes_to(&mut placer, bringing(12, Luggage { source: 8, inputs: 0, environment: 0 }, &one)),
         1,
         "another source"
     );
@@ -64,7 +64,7 @@ fn of_equal_workers_the_one_that_had_it_is_taken_and_the_one_that_had_more_of_it
     free(&mut placer, 3, 14);
     tell(&mut placer, Input::WorkerLeft { worker_id: worker(3) });
     up(&mut placer, 3, 3, machine(4000, 8));
-    assert_eq!(goes_to(&mut placer, bringing(15, Luggage { source: 0, inputs: 9 }, &one)), 1);
+    assert_eq!(goes_to(&mut placer, bringing(15, Luggage { source: 0, inputs: 9, environment: 0 }, &one)), 1);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn the_fuller_worker_and_the_avoided_one_are_what_they_were() {
 #[test]
 fn jobs_of_one_lane_go_each_where_its_own_files_are() {
     let mut placer = workers(&[4, 4, 4, 4]);
-    let other = Luggage { source: 8, inputs: 0 };
+    let other = Luggage { source: 8, inputs: 0, environment: 0 };
     ran(&mut placer, 3, 1, SOURCE);
     ran(&mut placer, 4, 2, other);
     let half = shape(2000, None);
@@ -133,10 +133,10 @@ proptest! {
         let mut placer = workers(&cores);
         for (number, (on, source, inputs)) in (1..).zip(&ran_on) {
             let on = on.index(cores.len()) as u128 + 1;
-            ran(&mut placer, on, number, Luggage { source: *source, inputs: *inputs });
+            ran(&mut placer, on, number, Luggage { source: *source, inputs: *inputs, environment: 0 });
         }
         let wants = shape(asks * 1000, None);
-        let (cold, warm) = (Luggage::default(), Luggage { source: luggage.0, inputs: luggage.1 });
+        let (cold, warm) = (Luggage::default(), Luggage { source: luggage.0, inputs: luggage.1, environment: 0 });
         let [cold, warm] = [cold, warm].map(|luggage| {
             let mut placer = placer.clone();
             tell(&mut placer, Input::Queued(bringing(100, luggage, &wants)));

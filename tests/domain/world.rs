@@ -72,7 +72,7 @@ impl Wish {
             shape: Arc::new(self.shape()),
             project: self.project.into(),
             avoid: None,
-            luggage: Luggage { source: self.source, inputs: 0 },
+            luggage: Luggage { source: self.source, inputs: 0, environment: 0 },
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Warm caches: which workers had a job with the same source or the same inputs, and may have them still. A hint that
+//! Warm caches: which workers had a job with the same source, the same inputs or the same Python environment, and may
+//! have them still. A hint that
 //! decides between workers that are equal in all else; nobody waits for it, and it may be wrong.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::contract::artifact::Digest;
 use crate::contract::ids::WorkerId;
 use crate::contract::spec::{InputOrigin, JobSpec};
+use crate::domain::python::Recipe;
 
 /// Luggage that is remembered of one worker, the newest.
 const REMEMBERED: usize = 16;
 /// Workers that are looked at for each piece of luggage, the lowest ids.
 const LOOKED_AT: usize = 4;
 
-/// What a job brings along by digest, told apart in four bytes each; 0 = nothing of it.
+/// What a job brings along or has made, told apart in four bytes each; 0 = nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Luggage {
     /// Its source bundle.
@@ -23,6 +25,13 @@ pub struct Luggage {
     /// Its artifact inputs together, in any order.
     #[serde(default)]
     pub inputs: u32,
+    /// What its Python environment is made of.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub environment: u32,
+}
+
+fn is_none(mark: &u32) -> bool {
+    *mark == 0
 }
 
 impl Luggage {
@@ -35,16 +44,17 @@ impl Luggage {
         Self {
             source: spec.source.as_ref().map_or(0, mark),
             inputs: inputs.map(mark).reduce(u32::wrapping_add).map_or(0, |sum| sum.max(1)),
+            environment: Recipe::of(spec, None).map_or(0, |recipe| recipe.mark()),
         }
     }
 
     /// Whether there is nothing to bring.
     pub const fn is_empty(&self) -> bool {
-        self.source == 0 && self.inputs == 0
+        self.source == 0 && self.inputs == 0 && self.environment == 0
     }
 
     fn pieces(self) -> impl Iterator<Item = u32> {
-        [self.source, self.inputs].into_iter().filter(|piece| *piece != 0)
+        [self.source, self.inputs, self.environment].into_iter().filter(|piece| *piece != 0)
     }
 }
 
@@ -107,21 +117,39 @@ mod tests {
     #[test]
     fn a_worker_is_known_for_what_came_last_and_for_no_more_than_that() {
         let (mut warmth, worker) = (Warmth::default(), WorkerId::from_u128(1));
-        let brings = |source| Luggage { source, inputs: 0 };
-        warmth.note(worker, Luggage { source: 1, inputs: 1_000 });
+        let brings = |source| Luggage { source, ..Luggage::default() };
+        let both = |source| Luggage { inputs: 1_000, ..brings(source) };
+        warmth.note(worker, both(1));
         for source in 2..=REMEMBERED as u32 {
             warmth.note(worker, brings(source));
         }
         assert_eq!(warmth.degree(worker, brings(1)), 0, "the oldest is forgotten");
-        assert_eq!(warmth.degree(worker, Luggage { source: 2, inputs: 1_000 }), 2);
+        assert_eq!(warmth.degree(worker, both(2)), 2);
         // What comes again is new again.
-        warmth.note(worker, Luggage { source: 0, inputs: 1_000 });
+        warmth.note(worker, both(0));
         warmth.note(worker, brings(99));
-        assert_eq!(warmth.degree(worker, Luggage { source: 2, inputs: 1_000 }), 1);
+        assert_eq!(warmth.degree(worker, both(2)), 1);
         assert_eq!(warmth.by_piece.len(), REMEMBERED);
         warmth.forget(worker);
         assert!(warmth.by_piece.is_empty() && warmth.by_worker.is_empty());
         assert_eq!(warmth.degree(worker, Luggage::default()), 0);
+    }
+
+    #[test]
+    fn an_environment_is_luggage_whose_lock_file_lies_in_the_source() {
+        let of = |python: serde_json::Value, source: &str| {
+            let source = format!("artifact://sha256/{source:0<64}");
+            let spec = serde_json::json!({
+                "workload": {"command": {"argv": ["true"]}}, "python": python, "source": source});
+            Luggage::of(&serde_json::from_value(spec).unwrap()).environment
+        };
+        let lines = serde_json::json!({"requirements": ["numpy==2"]});
+        assert_ne!(of(lines.clone(), "1"), 0);
+        assert_eq!(of(lines.clone(), "1"), of(lines.clone(), "2"), "it is made of its lines alone");
+        assert_ne!(of(lines, "1"), of(serde_json::json!({"requirements": ["numpy==1"]}), "1"));
+        let lock = serde_json::json!({"lockfile": "uv.lock"});
+        assert_ne!(of(lock.clone(), "1"), of(lock, "2"));
+        assert_eq!(of(serde_json::json!({"interpreter": "3.11"}), "1"), 0, "nothing is built");
     }
 
     #[test]

@@ -103,6 +103,20 @@ impl Recipe {
         Key::of(hash)
     }
 
+    /// Tells environments apart that have packages, without a look at the workspace; 0 = it has none.
+    pub fn mark(&self) -> u32 {
+        if !self.has_packages() {
+            return 0;
+        }
+        let mut hash = self.hash(&Contents::default(), "mark");
+        if !self.files().is_empty() {
+            // What those files hold is not known here: they come with these.
+            self.brought.iter().for_each(|digest| add(&mut hash, digest.as_bytes()));
+        }
+        let [a, b, c, d, ..] = <[u8; 32]>::from(hash.finalize());
+        u32::from_be_bytes([a, b, c, d]).max(1)
+    }
+
     fn hash(&self, contents: &Contents, what: &str) -> Sha256 {
         let mut hash = Sha256::new();
         add(&mut hash, FORMAT.as_bytes());
