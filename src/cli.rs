@@ -124,8 +124,16 @@ fn dispatch(cli: Cli, run_daemon: RunDaemon, start_log: StartLog) -> Result<Exit
         return Ok(ExitStatus::SUCCESS);
     }
     let settings = match &cli.command {
-        Command::Server(ServerCommand::Start(_)) => Settings::load()?,
-        _ => Settings::load_to_ask()?,
+        Command::Server(ServerCommand::Start(_)) | Command::Up(_) => Settings::load()?,
+        _ => {
+            let (settings, fault) = Settings::load_to_ask()?;
+            if let Some(fault) = fault {
+                screen::say(&format!(
+                    "warning: {fault}; what the file says is left aside until that is mended"
+                ));
+            }
+            settings
+        }
     };
     let context = Context { settings, server_flag: cli.global.server, json: cli.global.json };
     match &cli.command {

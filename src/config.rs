@@ -138,17 +138,20 @@ impl Settings {
     }
 
     /// The same for a command that only speaks with a server: what the owner decided about projects is the daemon's to
-    /// read, and a fault there keeps nobody from asking or stopping it.
-    pub fn load_to_ask() -> Result<Self, ConfigError> {
+    /// read, and a fault there keeps nobody from asking or stopping it. Nor does a file that is not TOML throughout: that
+    /// is to be told to the user, and all but the server to ask is as if the file said nothing.
+    pub fn load_to_ask() -> Result<(Self, Option<ConfigError>), ConfigError> {
         Self::load_to_ask_from(&|name| std::env::var_os(name))
     }
 
     /// As [`Settings::load_to_ask`] with the environment given.
-    pub fn load_to_ask_from(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Result<Self, ConfigError> {
+    pub fn load_to_ask_from(
+        env: &dyn Fn(&str) -> Option<std::ffi::OsString>,
+    ) -> Result<(Self, Option<ConfigError>), ConfigError> {
         let places = Places::resolve(env)?;
-        let mut file = table::read_file(&places.home.join("config.toml"))?;
+        let (mut file, fault) = table::read_to_ask(&places.home.join("config.toml"))?;
         file.remove(projects::TABLE);
-        table::settle(places, env, &file)
+        Ok((table::settle(places, env, &file)?, fault))
     }
 
     /// As [`Settings::load`] with the environment given.
@@ -206,10 +209,34 @@ mod tests {
         let places = Places { home: home.path().to_owned(), state: home.path().join("state") };
         assert_eq!(check_projects(&places).unwrap_err().to_string(), fault);
         let at_home = |name: &str| (name == "GPULAYER_HOME").then(|| home.path().as_os_str().to_owned());
-        let asks = Settings::load_to_ask_from(&at_home).unwrap();
+        let (asks, fault) = Settings::load_to_ask_from(&at_home).unwrap();
         assert_eq!((asks.port, asks.placement.projects.len()), (9000, 0), "the rest is read");
+        assert!(fault.is_none());
         std::fs::write(&file, "prot = 9000\n").unwrap();
         assert!(Settings::load_to_ask_from(&at_home).is_err(), "other faults are told as ever");
+    }
+
+    #[test]
+    fn what_is_no_toml_keeps_nobody_from_asking_the_server_that_is_named_and_no_other() {
+        let home = tempfile::tempdir().unwrap();
+        let at_home = |name: &str| (name == "GPULAYER_HOME").then(|| home.path().as_os_str().to_owned());
+        let asks = |text: &str| {
+            std::fs::write(home.path().join("config.toml"), text).unwrap();
+            let fault = load(home.path(), &[]).unwrap_err().to_string();
+            (Settings::load_to_ask_from(&at_home).map_err(|error| error.to_string()), fault)
+        };
+        let (read, fault) = asks("port = 9000\nurl = \"https://box\"\n[projects.vision\nshare = 2\n");
+        assert!(fault.contains("config.toml:3:17: "), "{fault}");
+        let (settings, told) = read.unwrap();
+        assert_eq!((settings.url.as_deref(), settings.port), (Some("https://box"), 8470));
+        assert_eq!(told.unwrap().to_string(), fault);
+        // Below a table it is no setting.
+        let (read, _) = asks("[secrets]\nurl = hunter2hunter2\n");
+        assert_eq!(read.unwrap().0.url, None);
+        for unclear in ["url = \"https://box\nport = 1\n", "port = = 1\n 'pin' = [\n\"sha256:00\"]\n"] {
+            let (read, fault) = asks(unclear);
+            assert_eq!(read.unwrap_err(), fault, "{unclear}");
+        }
     }
 
     #[test]
@@ -261,7 +288,7 @@ mod tests {
         };
         assert!(read("port = 1\n[secrets]\nA = \"hunter2hunter2\"\nB = { file = \"/x\" }\n").is_ok());
         let unquoted = read("port = 1\n[secrets]\nA = hunter2hunter2\n").unwrap_err();
-        assert!(unquoted.contains("line 3") && !unquoted.contains("hunter2"), "{unquoted}");
+        assert!(unquoted.contains("config.toml:3:5: ") && !unquoted.contains("hunter2"), "{unquoted}");
         let odd = read("[secrets]\nA = { path = \"hunter2hunter2\" }\n").unwrap_err();
         assert!(odd.contains("`A`") && odd.contains("file") && !odd.contains("hunter2"), "{odd}");
         let whole = read("secrets = \"hunter2hunter2\"\n").unwrap_err();

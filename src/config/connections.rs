@@ -55,12 +55,11 @@ impl Connections {
     /// Reads the file; none is an empty one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         match short_file::read_text(path, short_file::SETTINGS_BYTES) {
-            Ok(text) => text.parse::<toml::Table>().and_then(toml::Table::try_into).map_err(|error| {
-                // The line itself may hold a token.
-                let before = error.span().map_or(0, |span| span.start).min(text.len());
-                let line = text.as_bytes()[..before].iter().filter(|byte| **byte == b'\n').count() + 1;
-                ConfigError::NotToml { path: path.to_owned(), line, why: error.message().to_owned() }
-            }),
+            // The line itself may hold a token.
+            Ok(text) => text
+                .parse::<toml::Table>()
+                .and_then(toml::Table::try_into)
+                .map_err(|error| ConfigError::not_toml(path, &text, &error)),
             Err(absent) if absent.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(source) => Err(ConfigError::Unreadable { path: path.to_owned(), source }),
         }
@@ -167,7 +166,7 @@ mod tests {
         let path = folder.path().join("connections.toml");
         std::fs::write(&path, "[connections.a]\nurl = \"x\"\ntoken = glc_secret\n").unwrap();
         let fault = Connections::load(&path).unwrap_err().to_string();
-        assert!(fault.contains("line 3") && !fault.contains("secret"), "{fault}");
+        assert!(fault.contains(":3:") && !fault.contains("secret"), "{fault}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What can be wrong with the configuration.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A setting or folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -64,12 +64,14 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The configuration file is not TOML. The line itself is not shown: it may hold a secret.
-    #[error("{path}, line {line}: {why}", path = .path.display())]
+    #[error("{path}:{line}:{column}: {why}", path = .path.display())]
     NotToml {
         /// Which.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
+        /// In characters, counted from 1.
+        column: usize,
         /// What is wrong there.
         why: String,
     },
@@ -115,4 +117,15 @@ pub enum ConfigError {
         /// What is allowed.
         expected: &'static str,
     },
+}
+
+impl ConfigError {
+    /// Where this text stops being TOML.
+    pub(super) fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let before = String::from_utf8_lossy(&text.as_bytes()[..at]);
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        Self::NotToml { path: path.to_owned(), line, column, why: error.message().to_owned() }
+    }
 }

@@ -113,18 +113,48 @@ settings! {
     "reuse_idle_s" "GPULAYER_REUSE_IDLE_S" "60" SomeSeconds "How long the process of a function with `reuse` waits on a worker of this machine for its next call; 0 = not at all, each call has a process of its own.";
 }
 
+/// The settings that say which server is asked, and how it is known.
+const WHO_IS_ASKED: [&str; 4] = ["url", "token", "pin", "ca_file"];
+
 /// Reads `config.toml`; an absent file is an empty one.
 pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
-    let text = match short_file::read_text(path, short_file::SETTINGS_BYTES) {
-        Ok(text) => text,
-        Err(absent) if absent.kind() == std::io::ErrorKind::NotFound => return Ok(toml::Table::new()),
-        Err(source) => return Err(ConfigError::Unreadable { path: path.to_owned(), source }),
+    let text = text_of(path)?;
+    let table = text.parse().map_err(|error| ConfigError::not_toml(path, &text, &error))?;
+    checked(path, table)
+}
+
+/// The same for whoever only asks a server. Of a file that is not TOML throughout this is what says which one, and the
+/// fault; nobody is asked in its place when just that cannot be read.
+pub(super) fn read_to_ask(path: &Path) -> Result<(toml::Table, Option<ConfigError>), ConfigError> {
+    let text = text_of(path)?;
+    let fault = match text.parse::<toml::Table>() {
+        Ok(table) => return checked(path, table).map(|table| (table, None)),
+        Err(error) => ConfigError::not_toml(path, &text, &error),
     };
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-        let before = error.span().map_or(0, |span| span.start).min(text.len());
-        let line = text.as_bytes()[..before].iter().filter(|byte| **byte == b'\n').count() + 1;
-        ConfigError::NotToml { path: path.to_owned(), line, why: error.message().to_owned() }
-    })?;
+    let mut asked = toml::Table::new();
+    for line in text.lines().take_while(|line| !line.trim_start().starts_with('[')) {
+        let begins = |key: &&str| {
+            let rest = line.trim_start().trim_start_matches(['"', '\'']).strip_prefix(*key);
+            rest.is_some_and(|rest| rest.starts_with(['=', ' ', '\t', '"', '\'']))
+        };
+        if !WHO_IS_ASKED.iter().any(begins) {
+            continue;
+        }
+        let Ok(own) = line.parse::<toml::Table>() else { return Err(fault) };
+        asked.extend(own);
+    }
+    Ok((asked, Some(fault)))
+}
+
+fn text_of(path: &Path) -> Result<String, ConfigError> {
+    match short_file::read_text(path, short_file::SETTINGS_BYTES) {
+        Ok(text) => Ok(text),
+        Err(absent) if absent.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(source) => Err(ConfigError::Unreadable { path: path.to_owned(), source }),
+    }
+}
+
+fn checked(path: &Path, table: toml::Table) -> Result<toml::Table, ConfigError> {
     let keys = || SETTINGS.iter().map(|setting| setting.key).chain([secrets::TABLE, projects::TABLE]);
     if let Some(key) = table.keys().find(|key| keys().all(|known| known != *key)) {
         let near = nearest(key, keys());

@@ -42,8 +42,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 pub use budget::Budget;
-pub use explain::{NO_WORKER, Verdict, explain, never_fits, queue_reason, verdict};
-pub use explanation::wish;
+pub use explain::{NO_WORKER, RESERVED, Verdict, explain, never_fits, queue_reason, verdict};
+pub use explanation::{QueueReason, wish};
 pub use fit::{GpuCensus, Lack};
 pub use gpus::{GpuKind, GpuUuid, PoolGpu, Unsuited};
 pub use input::Input;

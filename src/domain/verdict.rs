@@ -215,11 +215,7 @@ fn grace_used(facts: &ExitFacts, spec: &JobSpec) -> Option<String> {
 fn failed(facts: &ExitFacts) -> End {
     let nothing_seen = Scene::default();
     let scene = facts.scene.as_deref().unwrap_or(&nothing_seen);
-    let status = match &facts.exit {
-        Exit::Signalled { signal } => Status { exit_code: None, signal: Some(signal) },
-        Exit::Exited { code } => Status { exit_code: Some(*code), signal: None },
-        Exit::NotFound { .. } | Exit::NotPrepared { .. } => Status::default(),
-    };
+    let status = Status::of(&facts.exit);
     let words = last_words::last_words(&scene.lines, status);
     let kernel = kernel::words(&scene.kernel, &scene.pids, &scene.group);
     if let Some(end) = memory::oom_killed(facts, status, &kernel, &words) {

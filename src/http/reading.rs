@@ -12,7 +12,9 @@ use super::desk::ask;
 use super::idempotency::{FirstAnswer, Key};
 use super::refusal::Refusal;
 use super::state::EdgeState;
-use crate::actors::messages::front_desk::{ExplainQueue, Held, Until, WatchJob, WhoHolds, WhyHeld};
+use crate::actors::messages::front_desk::{
+    ExplainQueue, Held, QueueReason, Until, WatchJob, WhoHolds, WhyHeld,
+};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::event::Event;
 use crate::contract::ids::{JobId, TaskId};
@@ -21,6 +23,7 @@ use crate::contract::protocol::LogsRequest;
 use crate::domain::change::JobStanding;
 use crate::domain::credentials::{Denied, JobAct, OwnedJob, hiding};
 use crate::domain::dependency::named;
+use crate::domain::placement::RESERVED;
 use crate::domain::time_left::at_most;
 use crate::store::{PREEMPTED, StoreError};
 
@@ -123,7 +126,9 @@ impl EdgeState {
         if job.state == JobState::Queued {
             let reason = self.queue_reason(id, job.is_array() || job.parent.is_some()).await;
             let reason = match reason {
-                Some(reason) => Some(self.naming_the_holder(client, reason).await?),
+                Some(reason) => {
+                    Some(self.naming_the_holder(client, self.naming_the_first(client, reason)).await?)
+                }
                 None => None,
             };
             let reasons = [job.queue_reason.take(), reason];
@@ -134,9 +139,9 @@ impl EdgeState {
     }
 
     /// Why the job waits, if that is told in time: a job is shown without it rather than late.
-    async fn queue_reason(&self, id: JobId, of_array: bool) -> Option<String> {
+    async fn queue_reason(&self, id: JobId, of_array: bool) -> Option<QueueReason> {
         let asked = match self.held(id, of_array).await {
-            Some(Held::Reason(reason)) => return Some(reason),
+            Some(Held::Reason(line)) => return Some(QueueReason { line, reserved_for: None }),
             Some(Held::Child(child)) => child,
             None => id,
         };
@@ -153,6 +158,15 @@ impl EdgeState {
         }
         let held = ask(|reply| self.ports.desk.why_held.do_send(WhyHeld { job_id: id, reply }));
         timeout(REASON_WITHIN, held).await.ok().and_then(Result::ok).flatten()
+    }
+
+    /// Whose turn is first, if the client may see that job.
+    fn naming_the_first(&self, client: &Client, reason: QueueReason) -> String {
+        let QueueReason { line, reserved_for } = reason;
+        match reserved_for.filter(|first| self.owned(client, JobAct::See, *first).is_ok()) {
+            Some(first) => line.replace(RESERVED, &format!("has room, reserved for {}", named(first))),
+            None => line,
+        }
     }
 
     /// Who waits for a single job wants to know which, whose, and how long at most, if they may see it.

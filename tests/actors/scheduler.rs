@@ -80,7 +80,7 @@ fn jobs(heard: &mut Heard<PlacementProposed>) -> Vec<u128> {
 async fn reason(scheduler: &Addr<Scheduler>, number: u128) -> Option<String> {
     let (reply, answer) = tokio::sync::oneshot::channel();
     scheduler.do_send(ExplainQueue { job_id: JobId::from_u128(number), reply });
-    answer.await.unwrap()
+    answer.await.unwrap().map(|reason| reason.line)
 }
 
 #[actix::test]

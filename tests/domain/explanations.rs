@@ -124,7 +124,8 @@ fn a_waiting_job_learns_its_place_what_is_reserved_and_when_it_starts_at_the_lat
     assert_eq!(behind.workers[0].reason, "has room, reserved for another job");
     let for_big = ReservedFor { job: Some(JobId::from_u128(2)), until: Some(NOW.plus(Seconds::new(100))) };
     assert_eq!(behind.workers[0].reserved_for, Some(for_big));
-    assert_eq!(placer.reason_of(JobId::from_u128(4), NOW).unwrap(), behind.summary);
+    let why = placer.reason_of(JobId::from_u128(4), NOW).unwrap();
+    assert_eq!((why.line, why.reserved_for), (behind.summary, Some(JobId::from_u128(2))));
     assert_eq!(placer.explain_job(JobId::from_u128(1), NOW, &mut Budget::default()), None, "it runs");
 }
 

@@ -194,6 +194,10 @@ fn what_it_needs() {
         (&["/resources/gpus/vendor"], gpus(json!({"count": 1, "vendor": "acme"}))),
         (&["/resources/gpus/models/1"], gpus(json!({"count": 1, "models": ["H100", 5]}))),
         (&["/resources/gpus/models/0"], gpus(json!({"count": 1, "models": ["-"]}))),
+        (&["/resources/gpus/models/0"], gpus(json!({"count": 1, "models": ["H\u{202e}001"]}))),
+        (&["/resources/gpus/models/0"], gpus(json!({"count": 1, "models": ["H100\u{1b}[2J"]}))),
+        (&["/resources/gpus/count"], gpus(json!({"count": 1.5}))),
+        (&["/resources/gpus/count"], gpus(json!({"count": 1025.0}))),
         (&["/resources/gpus/memory_bytes"], gpus(json!({"count": 1, "memory_bytes": 80}))),
         (&["/resources/gpus/memory_kind"], gpus(json!({"count": 1, "memory_kind": "shared"}))),
         (
@@ -222,6 +226,8 @@ fn gpus_without_a_count_and_frameworks_that_nobody_looks_for_are_noticed() {
     let spec = |resources: Value| good(&with(json!({"resources": resources})));
     let at =
         |read: &ReadSpec| read.warnings.iter().map(|warning| warning.pointer.clone()).collect::<Vec<_>>();
+    let two = |count: Value| spec(json!({"gpus": {"count": count}})).spec.resources.gpus;
+    assert_eq!(two(json!(2.0)), two(json!(2)), "one number, however it is written");
     let uncounted = spec(json!({"gpus": {"models": ["H100"]}}));
     assert_eq!((at(&uncounted), uncounted.spec.resources.gpus), (vec!["/resources/gpus".to_owned()], None));
     assert!(at(&spec(json!({"gpus": {"models": ["H100"], "count": 0}}))).is_empty());

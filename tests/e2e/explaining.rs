@@ -147,6 +147,12 @@ async fn who_waits_for_others_or_its_turn_is_explained_and_waiting_in_vain_is_to
     assert!(said(&supposed).contains("--spec FILE"), "{supposed:?}");
     let named = house.run(&["replay", "--job", "garr[0]"]);
     assert!(named.status.success() && said(&named).contains("placed on "), "{named:?}");
+    // Nor does what is no TOML keep anybody from this one, who is told where it is.
+    std::fs::write(house.home().join("config.toml"), "worker_cpus = 1\n[projects.x\nshare = 2\n").unwrap();
+    let listed = house.run(&["ps"]);
+    assert!(listed.status.success() && said(&listed).contains("config.toml:2:12: "), "{listed:?}");
+    let again = house.run(&["up"]);
+    assert!(!again.status.success() && said(&again).contains("config.toml:2:12: "), "{again:?}");
     // A fault among the projects is the next daemon's, and keeps nobody from this one.
     std::fs::write(house.home().join("config.toml"), "[projects.x]\nshares = 2\n").unwrap();
     for args in [vec!["ps"], vec!["down", "--yes"]] {

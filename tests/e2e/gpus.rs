@@ -219,8 +219,9 @@ async fn a_job_for_all_gpus_gets_its_turn_and_takes_what_yields() {
     }
     site.let_go("small0");
     assert_eq!(house.end(small[0]).await.state, JobState::Succeeded);
-    let why = reason_with(house, stream[0], "reserved for another job").await;
-    assert!(why.contains("has room"), "{why}");
+    let why = reason_with(house, stream[0], "reserved for job").await;
+    let big_id = big.to_string();
+    assert!(why.contains(&format!("has room, reserved for job …{}", &big_id[big_id.len() - 6..])), "{why}");
     // What ends before the rest does slips in.
     let quick = house.submit(&with(shell("true"), "timeout_s", json!(5))).await.id;
     assert_eq!(house.end(quick).await.state, JobState::Succeeded);

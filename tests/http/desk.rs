@@ -369,7 +369,8 @@ handles! {
         shared.wake();
     }
     ExplainQueue => |shared, call| {
-        let _ = call.reply.send(Some(shared.reason.lock().clone()));
+        let line = shared.reason.lock().clone();
+        let _ = call.reply.send(Some(QueueReason { line, reserved_for: None }));
     }
     Explain => |shared, call| {
         let placer = gpulayer::domain::placement::Placer::new(Default::default());

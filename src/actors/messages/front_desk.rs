@@ -23,6 +23,7 @@ use crate::domain::change::{JobRecord, TokenRecord, Uploader, UsedKey};
 pub use crate::domain::credentials::audit::{Act, Author};
 pub use crate::domain::credentials::table::TokenRefusal;
 use crate::domain::dependency::Wait;
+pub use crate::domain::placement::QueueReason;
 use crate::domain::placement::{Outlook, QueuedJob, Shape};
 pub use crate::domain::queue_limit::ProjectFull;
 
@@ -151,8 +152,8 @@ pub struct WatchJob {
 pub struct ExplainQueue {
     /// Which.
     pub job_id: JobId,
-    /// One line, grouped per worker; `None` when it does not wait.
-    pub reply: Reply<Option<String>>,
+    /// `None` when it does not wait.
+    pub reply: Reply<Option<QueueReason>>,
 }
 
 /// Where could jobs like these run at all?

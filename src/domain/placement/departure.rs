@@ -80,7 +80,7 @@ impl Placer {
         let blocked = self.queue.heads().filter_map(|(turn, lane)| {
             let (key, blocked) = self.queue.standing(lane)?;
             blocked?;
-            let reason = shortened(&self.reason_of(turn.job_id(), now)?);
+            let reason = shortened(&self.reason_of(turn.job_id(), now)?.line);
             Some((key.project.clone(), key.shape.clone(), reason))
         });
         blocked.take(most).collect()

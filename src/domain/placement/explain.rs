@@ -14,7 +14,7 @@ use crate::domain::spec::nearest;
 pub const NO_WORKER: &str = "no worker is connected";
 
 /// Of a worker with room. Which job it is for is for those to know who may see that.
-const RESERVED: &str = "has room, reserved for another job";
+pub const RESERVED: &str = "has room, reserved for another job";
 
 /// What one worker lacks for good that is said at most.
 const LACKS: usize = 3;

@@ -27,6 +27,15 @@ const EXPLAINED_SCANS: usize = 4;
 /// Of a job for which there is room, when it costs too much to find out whether a pass keeps that for others.
 const NOT_PLAYED: &str = "so much waits that it was not worked out whether others come first";
 
+/// Why a job waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueReason {
+    /// In one line, grouped per worker. Names no other job: not everybody may see it.
+    pub line: String,
+    /// The job for which all workers are kept that are kept for another.
+    pub reserved_for: Option<JobId>,
+}
+
 impl Placer {
     /// Why a waiting job waits; `None` when it does not.
     pub fn explain_job(&self, job_id: JobId, now: Timestamp, budget: &mut Budget) -> Option<Explanation> {
@@ -38,9 +47,13 @@ impl Placer {
     }
 
     /// In one line, as `queue_reason`.
-    pub fn reason_of(&self, job_id: JobId, now: Timestamp) -> Option<String> {
+    pub fn reason_of(&self, job_id: JobId, now: Timestamp) -> Option<QueueReason> {
         let job = self.queue.job(job_id)?;
-        Some(self.summary(&job, &self.answers(&job, now)))
+        let answers = self.answers(&job, now);
+        let mut kept = answers.iter().filter_map(|answer| answer.reserved_for.as_ref()?.job);
+        let first = kept.next();
+        let reserved_for = first.filter(|first| kept.all(|other| other == *first));
+        Some(QueueReason { line: self.summary(&job, &answers), reserved_for })
     }
 
     /// How a job would stand if it was submitted now. When the budget is spent, what was not found by then is left out.

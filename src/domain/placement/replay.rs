@@ -173,7 +173,7 @@ impl Placer {
                 first: turn.job_id(),
                 jobs: self.queue.lane_len(lane) as u64,
                 project: key.project.to_string(),
-                reason: self.reason_of(turn.job_id(), now)?,
+                reason: self.reason_of(turn.job_id(), now)?.line,
             })
         });
         waiting.collect()

@@ -6,6 +6,7 @@ use super::reader::{Node, Reader, quoted};
 use super::{identity, limits, versions};
 use crate::contract::quantity::Cpus;
 use crate::contract::spec::{GpuCount, GpuRequest, MemoryKind, Resources};
+use crate::contract::worker::is_unseen;
 
 const FIELDS: &[&str] =
     &["cpus", "memory_bytes", "disk_bytes", "gpus", "frameworks", "os", "arch", "labels", "worker"];
@@ -105,6 +106,10 @@ fn gpus(reader: &mut Reader, node: Node<'_>, one_gpu: bool) -> Option<Box<GpuReq
 /// As drivers or people call it; without a letter or digit it would be nobody's name.
 fn model(reader: &mut Reader, node: Node<'_>) -> Option<String> {
     let model = reader.line(node, limits::NAME_BYTES)?;
+    if model.chars().any(is_unseen) {
+        let detail = format!("{} holds characters that nobody sees, or that turn the text", quoted(&model));
+        return reader.invalid(node.at, detail);
+    }
     if model.bytes().any(|byte| byte.is_ascii_alphanumeric()) {
         return Some(model);
     }
@@ -115,10 +120,10 @@ fn gpu_count(reader: &mut Reader, node: Node<'_>) -> Option<GpuCount> {
     if node.value.as_str() == Some("all") {
         return Some(GpuCount::All);
     }
-    let whole =
-        node.value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|count| *count <= 1024);
-    match whole {
-        Some(count) => Some(GpuCount::Count(count)),
+    // `1.0` is one, as for every other number.
+    let count = node.value.as_f64().filter(|count| count.fract() == 0.0 && (0.0..=1024.0).contains(count));
+    match count {
+        Some(count) => Some(GpuCount::Count(count as u32)),
         None => reader.invalid(node.at, "expected a whole number from 0 to 1024, or `all`"),
     }
 }

@@ -3,7 +3,7 @@
 use super::last_words::LastWords;
 use super::rules::Status;
 use super::transcript::LastLine;
-use super::{Exit, ExitFacts, MOST_CHARACTERS, MOST_EVIDENCE, Scene, cut, disks, kernel, memory};
+use super::{ExitFacts, MOST_CHARACTERS, MOST_EVIDENCE, Scene, cut, disks, kernel, memory};
 use crate::contract::end::{Certainty, End, EndReason};
 use crate::domain::python::{CLOSING, TOO_LONG};
 
@@ -53,11 +53,7 @@ const ADVICE: [(&str, &str); 9] = [
 pub(super) fn not_built(facts: &ExitFacts) -> End {
     let nothing_seen = Scene::default();
     let scene = facts.scene.as_deref().unwrap_or(&nothing_seen);
-    let status = match &facts.exit {
-        Exit::Signalled { signal } => Status { exit_code: None, signal: Some(signal) },
-        Exit::Exited { code } => Status { exit_code: Some(*code), signal: None },
-        Exit::NotFound { .. } | Exit::NotPrepared { .. } => Status::default(),
-    };
+    let status = Status::of(&facts.exit);
     let kernel = kernel::words(&scene.kernel, &scene.pids, &scene.group);
     let said = lines(&scene.lines);
     let evidence = said.iter().rev().take(MOST_EVIDENCE).rev().map(|line| (*line).to_owned()).collect();
@@ -142,6 +138,7 @@ fn error_of(said: &[&str]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Exit;
     use super::*;
     use crate::contract::log::Stream;
     use crate::contract::quantity::{Seconds, Timestamp};

@@ -6,6 +6,7 @@ use regex::{Captures, Regex};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
+use super::Exit;
 use super::traceback::Traceback;
 use crate::contract::end::{Certainty, EndReason, Owner};
 
@@ -82,6 +83,17 @@ pub(super) struct Conclusion {
 pub(super) struct Status<'a> {
     pub(super) exit_code: Option<i32>,
     pub(super) signal: Option<&'a str>,
+}
+
+impl<'a> Status<'a> {
+    /// That of an exit; none when nothing was executed.
+    pub(super) fn of(exit: &'a Exit) -> Self {
+        match exit {
+            Exit::Signalled { signal } => Self { exit_code: None, signal: Some(signal) },
+            Exit::Exited { code } => Self { exit_code: Some(*code), signal: None },
+            Exit::NotFound { .. } | Exit::NotPrepared { .. } => Self::default(),
+        }
+    }
 }
 
 /// Whether a line says nothing about the cause.
