@@ -85,6 +85,8 @@ pub struct Settings {
     pub building: Building,
     /// Processes and threads a task of the local worker may have; `None` = a part of what the kernel has.
     pub task_pids_max: Option<u64>,
+    /// Whether this is part of a job that names no home of its own.
+    pub inside_job: bool,
     /// How long the process of a reusable function waits on a worker of this machine; zero = not at all.
     pub reuse_idle: Duration,
 }

@@ -502,10 +502,10 @@ impl TaskRunner {
         let (stops, ordered) = mpsc::unbounded_channel();
         task.stops = Some(stops);
         let (folder, runner, around) = (task.folder.clone(), ctx.address(), Arc::clone(&self.around));
-        let yields = yielded::Yields::of(&task.assignment, &folder);
+        let sources = running::Sources::of(&around, &task.assignment, &folder);
         actix::spawn(async move {
             let tell = |event| runner.do_send(Happened { task_id, event });
-            running::watch(task_id, bring, &around, &folder, yields, ordered, tell).await;
+            running::watch(task_id, bring, &around, &folder, sources, ordered, tell).await;
         });
     }
 

@@ -17,7 +17,7 @@ use super::standing::Standing;
 use crate::client::Revive;
 use crate::clock;
 use crate::config::readiness::{self, Announced};
-use crate::config::{ConfigError, Places, check_projects};
+use crate::config::{ConfigError, Places, Settings, check_projects};
 use crate::process::detached;
 
 /// For how long a daemon that does not answer may hold the state folder: it is about to leave, or it puts back a
@@ -35,6 +35,8 @@ pub(super) struct OwnDaemon {
     places: Places,
     /// The newest `down` when this command began.
     stopped: Option<String>,
+    /// Whether it would be part of a job, and end with it.
+    inside_job: bool,
 }
 
 /// Who holds a state folder.
@@ -83,6 +85,15 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// The command runs in a job, whose server is another one.
+    #[error(
+        "this is part of a job, and a daemon under {} would end with it: name the job's server (GPULAYER_URL and \
+         GPULAYER_TOKEN, by `--env` and `--secret`), or a GPULAYER_HOME if a daemon of its own is meant", .home.display()
+    )]
+    InsideJob {
+        /// Where it would live.
+        home: PathBuf,
+    },
     /// Somebody typed `down` after this command had begun.
     #[error("`gpulayer down` stopped it meanwhile; the next command starts it again")]
     Stopped,
@@ -99,7 +110,12 @@ pub enum StartError {
 impl OwnDaemon {
     pub(super) fn new(places: Places) -> Self {
         let stopped = std::fs::read_to_string(mark(&places)).ok();
-        Self { places, stopped }
+        Self { places, stopped, inside_job: false }
+    }
+
+    /// That of a command which may need it.
+    pub(super) fn of(settings: &Settings) -> Self {
+        Self { inside_job: settings.inside_job, ..Self::new(settings.places.clone()) }
     }
 
     /// Notes that the daemon is stopped on purpose: commands that have begun before this leave it at that.
@@ -171,6 +187,9 @@ impl OwnDaemon {
         let _lock = self.lock()?;
         if self.is_there()? {
             return Ok(());
+        }
+        if self.inside_job {
+            return Err(StartError::InsideJob { home: self.places.home.clone() });
         }
         if std::fs::read_to_string(mark(&self.places)).ok() != self.stopped {
             return Err(StartError::Stopped);

@@ -175,7 +175,7 @@ pub(super) fn server(
         Choice::Own(socket) => {
             let client = Client::new(Endpoint::Unix(socket));
             match on_demand {
-                OnDemand::Start => client.with_revive(Arc::new(OwnDaemon::new(settings.places.clone()))),
+                OnDemand::Start => client.with_revive(Arc::new(OwnDaemon::of(settings))),
                 OnDemand::Leave => client,
             }
         }

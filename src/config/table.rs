@@ -245,6 +245,8 @@ pub(super) fn settle(
         task_pids_max: given
             .optional("task_pids_max", |value| u64::try_from(whole(value)?).ok().filter(|most| *most > 0))?,
         reuse_idle: given.required("reuse_idle_s", some_seconds)?.duration(),
+        inside_job: env("GPULAYER_JOB_ID").is_some()
+            && ["GPULAYER_HOME", "GPULAYER_STATE"].iter().all(|name| env(name).is_none()),
         places,
     })
 }

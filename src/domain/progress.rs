@@ -28,6 +28,18 @@ pub fn bounded(mut said: TaskProgress) -> Option<TaskProgress> {
     (said != TaskProgress::default()).then_some(said)
 }
 
+/// Changes every text in it that the program chose.
+pub fn hide(said: &mut TaskProgress, hidden: impl Fn(&str) -> String) {
+    let metrics = std::mem::take(&mut said.metrics);
+    said.metrics = metrics
+        .into_iter()
+        .map(|(name, value)| match value {
+            Value::String(text) => (hidden(&name), Value::String(hidden(&text))),
+            value => (hidden(&name), value),
+        })
+        .collect();
+}
+
 /// What a program wrote down.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Word {

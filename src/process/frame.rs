@@ -67,6 +67,7 @@ pub(super) enum FromShim {
     /// The task's end comes next, and its program stays, for launches with this key alone.
     Staying {
         key: String,
+        pid: u32,
     },
     Ended(Box<ExitRecord>),
     #[serde(other)]

@@ -22,7 +22,7 @@ use super::identity::shim_of;
 use super::memory::is_memory_short;
 use super::mute;
 use super::open_files::restore_open_files;
-use super::pool_link::ShimLink;
+use super::pool_link::{ShimLink, Stayed};
 use super::shim::{SHIM_NAME, WORKER_DESCRIPTOR};
 use super::system::{ExecStrings, Spawn, spawn, watched};
 use super::{Launch, ProcessError, ShimEvent, tree};
@@ -66,7 +66,8 @@ struct Idle {
 
 impl Idle {
     fn take(&mut self, key: Option<&str>) -> Option<ShimLink> {
-        let serves = |key| self.stayed.iter().rposition(|link| link.stayed.as_deref() == Some(key));
+        let is_for = |link: &ShimLink, key| link.stayed.as_ref().is_some_and(|stayed| stayed.key == key);
+        let serves = |key| self.stayed.iter().rposition(|link| is_for(link, key));
         match key.and_then(serves) {
             Some(at) => Some(self.stayed.remove(at)),
             None => self.free.pop(),
@@ -369,7 +370,9 @@ async fn reap(pool: Weak<Inner>, pid: u32, process: AsyncFd<OwnedFd>) {
     if let Some(pool) = pool.upgrade() {
         let mut idle = pool.idle.lock();
         idle.free.retain(|link| link.pid != pid);
-        idle.stayed.retain(|link| link.pid != pid);
+        // A program outlives a shim that was killed, if it has forgotten that it should not.
+        let ended = idle.stayed.extract_if(.., |link| link.pid == pid);
+        ended.filter_map(|link| link.stayed).for_each(|stayed| stayed.end());
         drop(idle);
         pool.groups.remove_of(pid);
     }
@@ -432,8 +435,8 @@ impl TaskProcess {
                     self.retire();
                     continue;
                 }
-                Ok(Some(FromShim::Staying { key })) => {
-                    link.stayed = Some(key);
+                Ok(Some(FromShim::Staying { key, pid })) => {
+                    link.stayed = Some(Stayed::new(key, pid));
                     continue;
                 }
                 Ok(Some(FromShim::Stuck { processes })) => ShimEvent::Stuck(processes),

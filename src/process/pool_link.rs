@@ -1,9 +1,10 @@
 //! The worker's end of the connection to one shim.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::net::UnixStream;
 
 use super::ProcessError;
@@ -18,8 +19,30 @@ pub(super) struct ShimLink {
     pub(super) pid: u32,
     stream: UnixStream,
     frames: Frames,
-    /// The key of the launches that its program has stayed for: it takes no others.
-    pub(super) stayed: Option<String>,
+    /// What stayed of its last task.
+    pub(super) stayed: Option<Stayed>,
+}
+
+/// A program that waits under a shim.
+#[derive(Debug)]
+pub(super) struct Stayed {
+    /// Of the launches that it waits for: its shim takes no others.
+    pub(super) key: String,
+    /// Ends it if its shim cannot any more. Absent when it was gone by then.
+    process: Option<OwnedFd>,
+}
+
+impl Stayed {
+    pub(super) fn new(key: String, pid: u32) -> Self {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        Self { key, process: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) }
+    }
+
+    /// Kills it.
+    pub(super) fn end(&self) {
+        // It may have ended with its shim, as it was told to.
+        let _ = self.process.as_ref().map(|process| pidfd_send_signal(process, Signal::KILL));
+    }
 }
 
 impl ShimLink {

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Launch;
 use super::cgroup::Group;
-use super::frame::{os_pairs, os_path};
+use super::frame::{FromShim, os_pairs, os_path};
 use super::memory::meminfo_bytes;
 use super::remark::remark;
 use super::system::{Reaped, reap_any};
@@ -43,6 +43,9 @@ pub(super) const CALLS_DESCRIPTOR: i32 = 3;
 const MOST_SAID_BYTES: usize = 256;
 /// Between looks at one that was killed.
 const KILL_AGAIN: Duration = Duration::from_millis(100);
+/// One that has called waits for its shim, and stops at once.
+const STOPS_WITHIN: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// That a launch's program may stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,9 +176,9 @@ impl Resident {
         self.dying.is_none() && launch.stay.as_ref().is_some_and(|stay| stay.key == self.stay.key)
     }
 
-    /// Its key.
-    pub(super) fn key(&self) -> &str {
-        &self.stay.key
+    /// What is told of it.
+    pub(super) fn told(&self) -> FromShim {
+        FromShim::Staying { key: self.stay.key.clone(), pid: self.main.as_raw_nonzero().get().unsigned_abs() }
     }
 
     /// Hands it a task and lets it go on: from then on it is the task's.
@@ -195,6 +198,12 @@ impl Resident {
     /// Whether it has waited long enough.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
         now >= self.until
+    }
+
+    /// Whether somebody has let it go on.
+    pub(super) fn is_woken(&self) -> bool {
+        let options = WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::Pid(self.main), options), Ok(Some(_)))
     }
 
     /// Whether it was killed, and is only waited for.
@@ -231,11 +240,20 @@ impl Resident {
     }
 }
 
-/// Waits until a process that was sent `SIGSTOP` has stopped; `false` = it has ended.
+/// Waits until a process that was sent `SIGSTOP` has stopped, which is a moment; `false` = it has ended, or somebody keeps
+/// it from stopping: a debugger, or a process of its own that wakes it.
 fn is_stopped(main: Pid) -> bool {
     // Left to be reaped, if it has ended.
-    let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    matches!(waitid(WaitId::Pid(main), options), Ok(Some(status)) if status.stopped())
+    let options =
+        WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let until = Instant::now() + STOPS_WITHIN;
+    loop {
+        match waitid(WaitId::Pid(main), options) {
+            // The signal was sent; that it has come is told to nobody who does not wait.
+            Ok(None) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+            found => return matches!(found, Ok(Some(status)) if status.stopped()),
+        }
+    }
 }
 
 /// The most memory this process has had, in bytes, since [`forget_peak_memory`] or its start.

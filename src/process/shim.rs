@@ -358,7 +358,8 @@ impl Shim {
     fn look_after_resident(&mut self) {
         let Some(resident) = &mut self.home.resident else { return };
         let group = &mut self.home.group;
-        let goes = self.leaving || self.link.is_none() || resident.is_overdue(Instant::now());
+        let is_wanted = !self.leaving && self.link.is_some();
+        let goes = !is_wanted || resident.is_overdue(Instant::now()) || resident.is_woken();
         if goes && !resident.is_dying() {
             resident.end(group.as_mut());
         }
@@ -412,7 +413,7 @@ impl Shim {
             let (record, group, resident) = busy.task.finish();
             if let Some(resident) = resident {
                 // What it holds in memory is meant to be there.
-                self.say(&FromShim::Staying { key: resident.key().to_owned() });
+                self.say(&resident.told());
                 self.home.resident = Some(resident);
             } else if group.as_ref().is_some_and(|group| group.is_outside() || group.is_charged()) {
                 // Moving back in costs more than a new shim, which can be made while nobody waits. What a task left in

@@ -149,6 +149,37 @@ async fn whoever_of_the_two_is_killed_takes_the_other_along() {
 }
 
 #[tokio::test]
+async fn one_that_cannot_be_stopped_holds_up_nobody() {
+    let bench = Bench::new();
+    let told = "child = os.fork()\nwhile child == 0: os.kill(os.getppid(), 18)";
+    let mut launch = launch(&bench, "a", told);
+    launch.timeout = Some(LONG);
+    let ended = bench.run(launch).await;
+    assert_eq!(ended.exit.wait, Wait::Exited { code: 0 });
+    assert!(!is_running(who(&ended).0));
+}
+
+#[tokio::test]
+async fn one_that_is_woken_while_it_waits_is_ended() {
+    let bench = Bench::new();
+    let (pid, _) = who(&bench.run(launch(&bench, "a", "pass")).await);
+    assert_eq!(who(&bench.run(launch(&bench, "a", "pass")).await), (pid, 2), "its shim may wake it");
+    assert!(is_stopped(pid));
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::CONT).unwrap();
+    until("it is gone", || !is_running(pid)).await;
+    assert_eq!(who(&bench.run(launch(&bench, "a", "pass")).await).1, 1);
+}
+
+#[tokio::test]
+async fn one_that_forgot_to_die_with_its_shim_is_killed_by_the_pool() {
+    let bench = Bench::new();
+    let (pid, _) = who(&bench.run(launch(&bench, "a", "ctypes.CDLL(None).prctl(1, 0)")).await);
+    let [shim] = shims(bench.path())[..] else { panic!("{:?}", shims(bench.path())) };
+    kill(shim);
+    until("it is gone", || !is_running(pid)).await;
+}
+
+#[tokio::test]
 async fn a_pool_keeps_no_more_of_them_than_of_idle_shims() {
     let bench = Bench::new();
     let mut pids = Vec::new();

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ from typing import Any
 
 import gpulayer as gl
 import pytest
-from conftest import kill_own_daemon, lines, until
+from conftest import SOURCES, kill_own_daemon, lines, until
 
 SEEN: list[int] = []
 
@@ -124,6 +126,68 @@ def test_edited_code_never_meets_an_old_process_and_unedited_code_finds_its_modu
     (project / "parts" / "late.py").write_text("VALUE = 2")
     other, calls, value = call("parts.late")
     assert other != pid and (calls, value) == (1, 2)
+
+
+def test_two_programs_of_one_source_each_have_their_own_modules(client: gl.Client, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").touch()
+    for name in ("one", "two"):
+        (project / name).mkdir()
+        (project / name / "work.py").write_text(
+            f"import os, gpulayer as gl\n@gl.remote(reuse=True)\ndef which(): return {name!r}, os.getpid()\n"
+        )
+        (project / name / "main.py").write_text("import work\nprint(*work.which.run())\n")
+
+    def told(name: str) -> list[str]:
+        env = {**os.environ, "PYTHONPATH": SOURCES}
+        ran = subprocess.run([sys.executable, "main.py"], cwd=project / name, env=env, capture_output=True, check=False)
+        assert ran.returncode == 0, ran.stderr.decode()
+        return ran.stdout.decode().split()
+
+    first, second, third = told("one"), told("two"), told("one")
+    assert [each[0] for each in (first, second, third)] == ["one", "two", "one"]
+    assert first[1] == second[1] == third[1], "the process begins anew"
+
+
+def test_a_checkpoint_lies_where_the_present_call_has_its_own() -> None:
+    @gl.remote(reuse=True)
+    def where() -> tuple[str, str]:
+        return str(gl.checkpoint_dir), os.environ["GPULAYER_CHECKPOINT_DIR"]
+
+    for _ in range(2):
+        found, own = where.run()
+        assert found == own
+
+
+@pytest.mark.parametrize("fault", ["close1", "close3", "taken3", "garbage3", "timer"])
+def test_what_a_call_breaks_is_not_the_next_ones(fault: str) -> None:
+    @gl.remote(reuse=True)
+    def breaks(how: str) -> int:
+        if how == "close1":
+            os.close(1)
+        elif how == "close3":
+            os.close(3)
+        elif how == "taken3":
+            os.close(3)
+            assert socket.socket().detach() == 3
+        elif how == "garbage3":
+            os.write(3, b"x")
+        elif how == "timer":
+            signal.setitimer(signal.ITIMER_REAL, 60)
+        if how != "close1":
+            print("said")
+        return os.getpid()
+
+    sound = breaks.run("")
+    if fault == "garbage3":
+        # It has broken the talk with its shim: its own end, but nobody else's.
+        with pytest.raises(gl.JobFailedError):
+            breaks.run(fault)
+    else:
+        assert breaks.run(fault) == sound
+    job = breaks.submit("")
+    assert isinstance(job.result(), int) and lines(job) == ["said"]
 
 
 def test_an_exception_leaves_the_process_and_what_may_be_broken_does_not() -> None:

@@ -133,7 +133,10 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         home = import_module(f".{_home_of[name]}", __name__)
-        value = globals()[name] = getattr(home, name)
+        value = getattr(home, name)
+        if name != "checkpoint_dir":
+            # That is another one for each call of a process that serves several.
+            globals()[name] = value
         return value
 
 

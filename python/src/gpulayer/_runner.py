@@ -72,8 +72,7 @@ class Work:
         self.light = _LIGHT if str(given["cloudpickle"]).startswith("3.") else {}
         self.calls, self.many, self.yields = mine["calls"], mine["many"], given.get("yields")
         # As they were searched there; the workspace itself comes after them.
-        paths = [os.path.normpath(os.path.join(WORKSPACE, path)) for path in given.get("paths", ())]
-        sys.path[:0] = [path for path in paths if path not in sys.path]
+        _search([os.path.normpath(os.path.join(WORKSPACE, path)) for path in given.get("paths", ())])
         function = mine["function"] or given["function"]
         self.function = self.read_once(function) if function else _entry(call["entrypoint"])
 
@@ -91,6 +90,7 @@ class Work:
                 args.append(item)
         self.calls = [{"args": args, "kwargs": kwargs}]
         self.yields = "values"
+        _search([])
         self.function = _entry(call["entrypoint"])
 
     def value(self, given: "Any") -> "Any":
@@ -163,6 +163,20 @@ class Work:
 
 
 _functions: "dict[Any, Any]" = {}
+_searched: "Optional[list[str]]" = None
+
+
+def _search(paths: "list[str]") -> None:
+    """Lets modules be found there first. A process that has searched elsewhere begins anew: two programs of one source may
+    each have a module of that name."""
+    global _searched
+    if _searched is None:
+        _searched = paths
+        sys.path[:0] = paths
+    elif paths != _searched:
+        _flush()
+        os.set_inheritable(CALLS, True)
+        os.execv(sys.executable, [sys.executable, *_program])
 
 
 def _json(text: str) -> "Any":
@@ -585,6 +599,8 @@ def main(folder: str) -> int:
 # Only for a process that may serve several tasks.
 
 _may_stay = True
+#: How this one was started.
+_program: "list[str]" = []
 
 
 def _serve() -> int:
@@ -594,13 +610,19 @@ def _serve() -> int:
 
     link = socket(fileno=CALLS)
     os.set_inheritable(CALLS, False)
-    process = os.getpid()
+    process, end = os.getpid(), os.fstat(CALLS)
     while True:
         status = main(os.environ["GPULAYER_FUNCTION"])
         if os.getpid() != process or not _is_alone() or not _dies_with_parent():
             return status
-        _let_go()
-        link.send(b'{"status": %d}' % status)
+        try:
+            # The call may have closed it, and opened something else in its place.
+            if not os.path.samestat(end, os.fstat(CALLS)):
+                return status
+            _let_go()
+            link.send(b'{"status": %d}' % status)
+        except OSError:
+            return status
         if not _take_on(link):
             return status
 
@@ -620,19 +642,18 @@ _c: "Any" = None
 def _dies_with_parent() -> bool:
     """Sees to it that this process ends with its shim, also while it is stopped."""
     global _c
-    if _c is None:
-        parent = os.getppid()
-        try:
+    parent = os.getppid()
+    try:
+        if _c is None:
             from ctypes import CDLL
 
             _c = CDLL(None)
-            # PR_SET_PDEATHSIG, SIGKILL.
-            if _c.prctl(1, 9, 0, 0, 0) != 0:
-                return False
-        except Exception:
+        # PR_SET_PDEATHSIG, SIGKILL. Each time: a change of the user forgets it.
+        if _c.prctl(1, 9, 0, 0, 0) != 0:
             return False
-        return os.getppid() == parent
-    return True
+    except Exception:
+        return False
+    return os.getppid() == parent
 
 
 def _let_go() -> None:
@@ -640,12 +661,17 @@ def _let_go() -> None:
     inside = sys.modules.get("gpulayer.inside")
     if inside is not None:
         inside.task_ends()
+    from _signal import ITIMER_REAL, setitimer
+
+    setitimer(ITIMER_REAL, 0)
     _flush()
     _c.fflush(None)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    os.close(nothing)
+    # It is one of them if the call had closed that.
+    if nothing > 2:
+        os.close(nothing)
     os.chdir("/")
 
 
@@ -681,6 +707,7 @@ def _bytes(text: "Any") -> bytes:
 def begin() -> int:
     """As a program: the exit status."""
     global WORKSPACE
+    _program[:] = sys.argv
     # The path of a workspace that other tasks will have as well.
     lasting = sys.argv.pop() if len(sys.argv) > 1 else None
     if lasting is not None:

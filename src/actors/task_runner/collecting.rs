@@ -92,7 +92,7 @@ pub(super) async fn collect(
         (log, collect_files(&around, &assignment, &folder, &stopped).await)
     };
     let ((log, mut collection), left) = future::join(brought, left).await;
-    let word = Progress::of(&folder).news().await.unwrap_or_default();
+    let word = Progress::of(&around, &assignment.spec, &folder).news().await.unwrap_or_default();
     collection.progress = word.progress;
     if wanted.with_checkpoint && folder.wants_checkpoint(word.checkpoint) {
         let kept = tokio::select! {

@@ -27,7 +27,7 @@ pub(super) async fn hide_secrets(
     }
 }
 
-fn redactor(source: &SecretSource, secrets: &[Secret]) -> Option<Redactor> {
+pub(super) fn redactor(source: &SecretSource, secrets: &[Secret]) -> Option<Redactor> {
     let found: Vec<_> = secrets
         .iter()
         .filter_map(|secret| source.resolve(std::slice::from_ref(secret)).ok())

@@ -178,6 +178,22 @@ fn prelude(around: &Surroundings, recipe: Recipe, launch: &Launch) -> std::io::R
     )
 }
 
+/// What a program says of itself while it runs, beside its log.
+pub(super) struct Sources {
+    /// How far it is.
+    pub(super) progress: Progress,
+    /// What it yields, if it is a function.
+    pub(super) yields: Option<Yields>,
+}
+
+impl Sources {
+    /// Of a task.
+    pub(super) fn of(around: &Surroundings, assignment: &Assignment, folder: &TaskFolder) -> Self {
+        let progress = Progress::of(around, &assignment.spec, folder);
+        Self { progress, yields: Yields::of(assignment, folder) }
+    }
+}
+
 /// Tells what a task's process does until its end, and passes stop orders on to it. `bring` gives the process, and
 /// another one when a shim was killed before it took the task: then nothing of it has run. `None` = it has no other.
 pub(super) async fn watch(
@@ -185,7 +201,7 @@ pub(super) async fn watch(
     mut bring: impl AsyncFnMut() -> Option<Result<TaskProcess, LaunchError>>,
     around: &Arc<Surroundings>,
     folder: &TaskFolder,
-    yields: Option<Yields>,
+    Sources { mut progress, yields }: Sources,
     mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),
 ) {
@@ -199,7 +215,6 @@ pub(super) async fn watch(
         }
     };
     let mut stopped = false;
-    let mut progress = Progress::of(folder);
     let mut checkpoints = Keeping::default();
     let mut keeping: Option<Pin<Box<dyn Future<Output = Kept>>>> = None;
     let mut words = tokio::time::interval_at(Instant::now() + LOOK_AT_PROGRESS, LOOK_AT_PROGRESS);

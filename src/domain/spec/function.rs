@@ -56,7 +56,9 @@ pub(super) fn check_items(reader: &mut Reader, at: Pointer<'_>, array: &Array, s
         if is_call(value) {
             let node = Node { value, at: Pointer::Item(&items, index) };
             let Some(fields) = reader.fields(node, &[PAYLOAD, "values"]) else { continue };
-            fields.read(reader, PAYLOAD, |reader, node| payload(reader, node, Some(serializer)));
+            fields.require(reader, PAYLOAD, PAYLOAD_ALLOWED, |reader, node| {
+                payload(reader, node, Some(serializer))
+            });
             fields.read(reader, "values", values);
         }
     }

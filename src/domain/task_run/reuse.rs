@@ -39,6 +39,7 @@ pub fn reuse_key(
         add(name.as_bytes());
         add(value.as_bytes());
     }
+    add(b"secrets");
     for (name, value) in secrets {
         add(name.as_bytes());
         add(value.expose());
@@ -118,6 +119,8 @@ mod tests {
         keys.push(reuse_key(&spec(), &env(&[("PATH", "/usr/bin")]), &secret("a")).unwrap());
         keys.push(reuse_key(&spec(), &first, &secret("b")).unwrap());
         keys.push(reuse_key(&spec(), &first, &[]).unwrap());
+        let open = env(&[("PATH", "/bin"), ("TOKEN", "a")]);
+        keys.push(reuse_key(&spec(), &open, &[]).unwrap());
         keys.push(key);
         let count = keys.len();
         keys.sort();

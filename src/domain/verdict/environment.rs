@@ -32,7 +32,7 @@ const ADVICE: [(&str, &str); 9] = [
     ),
     (
         "cannot be read from the job's folder",
-        "it has to be in the source: commit it, or see what .gpulayerignore leaves out",
+        "it has to be in the source: make it (`uv lock`), or see what .gitignore and .gpulayerignore leave out",
     ),
     (
         "No solution found",
