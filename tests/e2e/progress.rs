@@ -35,3 +35,17 @@ async fn the_newest_word_of_a_program_is_shown_and_its_last_one_stays() {
     assert_eq!(said(ended.progress), Some(10.0));
     assert!(ended.undeclared.is_empty());
 }
+
+#[actix_rt::test]
+async fn its_metrics_show_no_secret() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let secret = house.path().join("secret");
+    std::fs::write(&secret, "wonderfully-hidden").unwrap();
+    let text = r#"printf '{"done": 1, "metrics": {"key": "%s", "of %s": 2}}' "$KEY" "$KEY" > "$GPULAYER_PROGRESS_FILE""#;
+    let mut spec = shell(text);
+    spec["secrets"] = json!([{"name": "KEY", "ref": format!("file:{}", secret.display())}]);
+    let ended = house.end(house.submit(&spec).await.id).await;
+    let shown = ended.progress.unwrap()["metrics"].clone();
+    assert_eq!(shown, json!({"key": "[secret KEY]", "of [secret KEY]": 2}));
+}
