@@ -4,7 +4,7 @@ use std::process::Output;
 
 use gpulayer::contract::server::{Listening, ServerStatus};
 
-use crate::house::{House, alive, eventually};
+use crate::house::{GPULAYER, House, alive, eventually};
 
 fn text(output: &Output) -> (i32, String, String) {
     let read = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -127,4 +127,22 @@ fn a_doctor_knows_what_this_machine_knows_of_the_server() {
     let (status, out, err) = text(&looks.env("GPULAYER_TOKEN", made.1.trim()).output().unwrap());
     assert_eq!(status, 0, "{out}{err}");
     assert!(out.contains("viewer") && out.contains("not measured"), "{out}");
+}
+
+#[actix_rt::test]
+async fn a_job_starts_no_daemon_that_would_end_with_it() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let elsewhere = house.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let ps = |with: &str| {
+        format!("HOME={} {with} {GPULAYER} ps > said 2>&1; echo $?; cat said", elsewhere.display())
+    };
+    let (status, out, _) = text(&house.run(&["run", "--source", "none", "--shell", &ps("")]));
+    assert_eq!(status, 0, "{out}");
+    assert!(out.starts_with("1\n") && out.contains("this is part of a job"), "{out}");
+    assert!(!elsewhere.join(".gpulayer/state/gpulayer.sock").exists());
+    let own = format!("GPULAYER_HOME={}", elsewhere.join("own").display());
+    let (_, out, _) = text(&house.run(&["run", "--source", "none", "--shell", &ps(&own)]));
+    assert!(out.starts_with("0\n"), "one of its own is its own affair: {out}");
 }

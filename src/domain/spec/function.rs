@@ -209,7 +209,18 @@ mod tests {
             faults(wrong),
             ["/array/items/1/payload", "/array/items/2/more", "/array/items/2/values/0"]
         );
+        assert_eq!(faults(array(json!([{"payload": null}]))), ["/array/items/0/payload"]);
         assert_eq!(item_call(&json!({"lr": 1})), None);
+    }
+
+    #[test]
+    fn a_process_that_waits_has_no_gpus() {
+        let spec = |resources: serde_json::Value| {
+            let function = json!({"payload": "{}", "serializer": "json", "entrypoint": "a:b", "reuse": true});
+            json!({"workload": {"function": function}, "resources": resources})
+        };
+        assert_eq!(faults(spec(json!({}))), [""; 0]);
+        assert_eq!(faults(spec(json!({"gpus": {"count": 1}}))), ["/workload/function/reuse"]);
     }
 
     #[test]
