@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -40,8 +41,10 @@ def run(
     values: Mapping[str, bytes] = {},
     files: Mapping[str, bytes] = {},
     python: str = sys.executable,
+    stop: bool = False,
 ) -> Ran:
-    """Lays out one task in an empty folder, its workspace beside it, and runs it."""
+    """Lays out one task in an empty folder, its workspace beside it, and runs it. `stop`: it is asked to stop when it
+    has printed its first line."""
     task, workspace = folder / "function", folder / "workspace"
     (task / "values").mkdir(parents=True)
     workspace.mkdir(exist_ok=True)
@@ -50,14 +53,22 @@ def run(
     for name, contents in {**files, **{f"values/{name}": data for name, data in values.items()}}.items():
         (task / name).write_bytes(contents)
     env = {"PATH": os.environ["PATH"], "GPULAYER_FUNCTION": str(task), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [python, task / "run.py"], env=env, cwd=workspace, capture_output=True, text=True, check=False
+    env["GPULAYER_STOP_FILE"] = str(folder / "stop")
+    process = subprocess.Popen(
+        [python, task / "run.py"], env=env, cwd=workspace, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    begin = ""
+    if stop:
+        assert process.stdout is not None
+        begin = process.stdout.readline()
+        (folder / "stop").write_text("{}")
+        process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
     found = {each.name: each.read_bytes() for each in task.iterdir() if each.is_file()}
-    assert not any(name.endswith(".part") for name in found) or done.returncode == 1
-    assert ("returned" in found) != ("raised" in found), done.stderr
+    assert not any(name.endswith(".part") for name in found) or process.returncode == 1
+    assert stop or ("returned" in found) != ("raised" in found), err
     raised = json.loads(found["raised"]) if "raised" in found else None
-    return Ran(done.returncode, done.stdout, done.stderr, found.get("returned"), raised, task)
+    return Ran(process.returncode, begin + out, err, found.get("returned"), raised, task)
 
 
 def called(folder: Path, function: Any, *args: Any, python: str = sys.executable, **kwargs: Any) -> Ran:
@@ -65,6 +76,12 @@ def called(folder: Path, function: Any, *args: Any, python: str = sys.executable
     return packed(
         folder, lambda packing: function_call._spec_of_one(gl.remote(function), packing, Call(args, kwargs)), python
     )
+
+
+def stopped(folder: Path, function: Any, *args: Any) -> Ran:
+    """One call, stopped when it has printed its first line."""
+    one = gl.remote(function)
+    return packed(folder, lambda packing: function_call._spec_of_one(one, packing, Call(args)), stop=True)
 
 
 def mapped(folder: Path, function: Any, *calls: Sequence[Any]) -> Ran:
@@ -75,7 +92,7 @@ def mapped(folder: Path, function: Any, *calls: Sequence[Any]) -> Ran:
     )
 
 
-def packed(folder: Path, make: Any, python: str = sys.executable) -> Ran:
+def packed(folder: Path, make: Any, python: str = sys.executable, stop: bool = False) -> Ran:
     packing = Packing()
     try:
         spec = make(packing)
@@ -88,6 +105,6 @@ def packed(folder: Path, make: Any, python: str = sys.executable) -> Ran:
             if str(holder.get("payload")).startswith("artifact://"):
                 files[name], holder["payload"] = contents[holder["payload"]], None
         values = {address.rpartition("/")[2]: contents[address] for address in named}
-        return run(folder, {**sent, "item": item, "index": None if item is None else 0}, values, files, python)
+        return run(folder, {**sent, "item": item, "index": None if item is None else 0}, values, files, python, stop)
     finally:
         packing.close()

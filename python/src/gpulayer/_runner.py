@@ -1,5 +1,5 @@
 """Runs the Python function of a job: reads the call from the folder that `GPULAYER_FUNCTION` names, calls, and leaves
-there either `returned` or `raised`, whole. What the files hold: docs/CONTRACT.md, "Functions".
+there either `returned` or `raised`, whole; neither when it was stopped. What the files hold: docs/CONTRACT.md, "Functions".
 
 The standard library alone, for Python 3.9 and newer: no package is needed where it runs. A call that succeeds imports almost
 nothing (no `json`, `pickle`, `cloudpickle`), and what only a failure needs is imported by the failure.
@@ -23,6 +23,8 @@ CALLS = 3
 LARGEST_EXCEPTION_BYTES = 1 << 20
 #: Longer values of a generator have a file each. The worker knows this number too.
 LARGEST_IN_LINE_BYTES = 8 << 10
+#: The exit status of a call that was stopped: a shell's, of what SIGTERM ended.
+STOPPED_STATUS = 128 + 15
 
 
 class CallError(Exception):
@@ -31,6 +33,10 @@ class CallError(Exception):
     def __init__(self, message: str, advice: "Optional[str]" = None) -> None:
         super().__init__(message)
         self.advice = advice
+
+
+class Stopped(BaseException):
+    """The job is to stop: raised where its function is, so that `finally` and `with` do their work."""
 
 
 class Work:
@@ -177,6 +183,60 @@ def _search(paths: "list[str]") -> None:
         _flush()
         os.set_inheritable(CALLS, True)
         os.execv(sys.executable, [sys.executable, *_program])
+
+
+# Only when somebody wants the task to stop.
+
+_was_stopped = False
+_forks_are_told = False
+
+
+def _heed_stops() -> None:
+    """From now on SIGTERM raises, unless somebody has decided otherwise. In children it does what it always does."""
+    global _forks_are_told
+    import _signal  # type: ignore[import-not-found]
+
+    try:
+        if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
+            _signal.signal(_signal.SIGTERM, _stop)
+    except ValueError:
+        # Only the main thread may.
+        return
+    if not _forks_are_told:
+        _forks_are_told = True
+        os.register_at_fork(after_in_child=_heed_no_stops)
+
+
+def _heed_no_stops() -> None:
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGTERM) is _stop:
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+
+
+def _stop(_number: int, _frame: "Any") -> None:
+    global _may_stay, _was_stopped
+    _may_stay = False
+    inside = sys.modules.get("gpulayer.inside")
+    # Who asks hears of it, and ends in its own time. What cleans up already is not disturbed.
+    if _was_stopped or inside is not None and inside.asks_whether_to_stop:
+        return
+    _was_stopped = True
+    raise Stopped
+
+
+def _stopped() -> int:
+    """The end of a task that was stopped."""
+    threading = sys.modules.get("threading")
+    if threading is not None and not all(thread.daemon for thread in _other_threads(threading)):
+        import atexit
+
+        # Nothing tells these threads to end.
+        atexit._run_exitfuncs()
+        _flush()
+        os._exit(STOPPED_STATUS)
+    _flush()
+    return STOPPED_STATUS
 
 
 def _json(text: str) -> "Any":
@@ -566,7 +626,7 @@ def _flush() -> None:
 
 
 def main(folder: str) -> int:
-    """The exit status: 0 with `returned`, 1 with `raised`."""
+    """The exit status: 0 with `returned`, 1 with `raised`, and that of a stop with neither."""
     library = os.path.join(WORKSPACE, LIBRARY)
     if library not in sys.path and os.path.isdir(library):
         sys.path.append(library)
@@ -574,15 +634,22 @@ def main(folder: str) -> int:
     work = Work(folder)
     global _may_stay
     try:
+        _heed_stops()
         work.load()
         with open(part, "w+b") as file:
             _write(work, file)
         _flush()
+        _heed_no_stops()
         os.rename(part, os.path.join(folder, "returned"))
         return 0
     except BaseException as fault:
+        _heed_no_stops()
         if not isinstance(fault, Exception) or isinstance(fault, MemoryError):
             _may_stay = False
+        if _was_stopped and not isinstance(fault, Exception):
+            if os.path.exists(part):
+                os.unlink(part)
+            return _stopped()
         told = _told(work, fault)
         import json
 
@@ -632,8 +699,11 @@ def _is_alone() -> bool:
     threading = sys.modules.get("threading")
     if threading is None:
         return _may_stay
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    return _may_stay and all(thread.daemon for thread in others)
+    return _may_stay and all(thread.daemon for thread in _other_threads(threading))
+
+
+def _other_threads(threading: "Any") -> "list[Any]":
+    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
 
 
 _c: "Any" = None

@@ -81,10 +81,17 @@ class JobContext:
 
 job = JobContext()
 
+#: Whether this process asks by itself: then the runner of functions interrupts nothing when the job is to stop.
+asks_whether_to_stop = False
+
 
 def should_stop() -> bool:
     """Whether somebody wants the job to stop (a cancel, a time limit, a drain, a job of a higher priority): save and
-    return. The signal has come as well; its grace runs."""
+    return. The signal has come as well; its grace runs.
+
+    A remote function that has asked once is not interrupted by the signal. One that never asks is: its `finally` runs."""
+    global asks_whether_to_stop
+    asks_whether_to_stop = True
     path = os.environ.get("GPULAYER_STOP_FILE")
     return path is not None and os.path.exists(path)
 
@@ -156,6 +163,8 @@ _word = _Word()
 
 def task_ends() -> None:
     """For the runner of functions: what is said from now on is of another task."""
+    global asks_whether_to_stop
+    asks_whether_to_stop = False
     _word.end()
 
 
