@@ -265,3 +265,101 @@ def test_what_is_no_json_is_not_returned(tmp_path: Path) -> None:
     call = {"serializer": "json", "payload": '{"args": ["nan"]}', "entrypoint": "builtins:float"}
     raised = run(tmp_path, call).raised
     assert raised is not None and raised["stage"] == "return" and "JSON" in raised["message"]
+
+
+def test_an_exception_with_an_init_of_its_own_comes_back_as_itself(tmp_path: Path) -> None:
+    class Own(Exception):
+        def __init__(self, *, why: str) -> None:
+            super().__init__(f"because {why}")
+            self.why = why
+
+    class CodedError(Exception):
+        def __init__(self, code: int, message: str) -> None:
+            super().__init__(message)
+            self.code = code
+
+    class CodedKeyError(CodedError, KeyError):
+        """Of a family."""
+
+    class CodedOSError(OSError):
+        def __init__(self, path: str) -> None:
+            super().__init__(5, "bad", path)
+
+    def fails(how: str) -> None:
+        if how == "coded":
+            raise CodedKeyError(7, "no luck")
+        if how == "os":
+            raise CodedOSError("/x")
+        error = Own(why="of rain")
+        if how == "group":
+            raise ValueError(error)
+        raise error
+
+    failures = {}
+    for how in ("own", "coded", "os", "group"):
+        raised = called(tmp_path / how, fails, how).raised
+        assert raised is not None
+        failures[how] = error_of(raised, "…abc")
+    own, coded, nested = failures["own"], failures["coded"], failures["group"].args[0]
+    assert type(own) is Own and (str(own), own.why, own.args) == ("because of rain", "of rain", ("because of rain",))
+    assert type(coded) is CodedKeyError and (coded.code, coded.args) == (7, ("no luck",))
+    assert type(nested) is Own and nested.why == "of rain"
+    assert type(failures["os"]) is gl.RemoteError, "what only its `__init__` can set is not made up"
+
+
+SCRIPT = '''
+import functools, io, pickle, sys
+import gpulayer as gl
+from laid_out import called
+from pathlib import Path
+
+@functools.lru_cache(maxsize=3)
+def load(n):
+    """Loads."""
+    return n + 1
+
+@functools.lru_cache
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+def helper(x):
+    return load(x) * 2
+
+def main(x):
+    return helper(x) + 1
+
+class Net:
+    size = 4
+
+def work(method):
+    import concurrent.futures, multiprocessing, pickle
+    net = pickle.loads(pickle.dumps(Net()))
+    context = multiprocessing.get_context(method)
+    with context.Pool(2) as pool:
+        found = pool.map(main, [1, 2])
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        found += pool.map(helper, [1, 2])
+    return net, found, load(1), load.cache_info(), load.__doc__, load.cache_parameters(), fib(50)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        ran = called(Path(sys.argv[1]) / method, work, method)
+        net, *rest = ran.value
+        assert type(net) is Net and net.size == 4
+        assert b"CodeType" in ran.returned, "as code: whoever asks may be another program"
+        assert rest[:2] == [[5, 7, 4, 6], 2], rest
+        assert rest[3:] == ["Loads.", {"maxsize": 3, "typed": False}, 12586269025], rest
+    assert called(Path(sys.argv[1]) / "direct", load, 4).value == 5
+    print("all")
+'''
+
+
+def test_what_a_program_names_is_found_by_pickle_there(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    paths = [str(Path(gl.__file__).parents[1]), str(Path(__file__).parent)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "jobs"], env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr

@@ -5,6 +5,7 @@ The standard library alone, for Python 3.9 and newer: no package is needed where
 nothing (no `json`, `pickle`, `cloudpickle`), and what only a failure needs is imported by the failure.
 """
 
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
@@ -119,6 +120,7 @@ class Work:
         if name not in _functions:
             _functions.clear()
             _functions[name] = self.value(given)
+            _set_program(_functions[name])
         return _functions[name]
 
     def arguments(self, call: "dict[str, Any]") -> "tuple[list[Any], dict[str, Any]]":
@@ -194,8 +196,6 @@ _forks_are_told = False
 def _heed_stops() -> None:
     """From now on SIGTERM raises, unless somebody has decided otherwise. In children it does what it always does."""
     global _forks_are_told
-    import _signal  # type: ignore[import-not-found]
-
     try:
         if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
             _signal.signal(_signal.SIGTERM, _stop)
@@ -208,8 +208,6 @@ def _heed_stops() -> None:
 
 
 def _heed_no_stops() -> None:
-    import _signal  # type: ignore[import-not-found]
-
     if _signal.getsignal(_signal.SIGTERM) is _stop:
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
 
@@ -274,6 +272,43 @@ def _entry(name: str) -> "Any":
     if not callable(found):
         raise CallError(f"{name} is a {type(found).__name__}, which cannot be called")
     return found
+
+
+# Only for a function that travelled with the program that it is from.
+
+_program: "Any" = None
+
+
+def _set_program(function: "Any") -> None:
+    """Makes `__main__` one that has what came along with a function of a program: pickle looks there, for a child of
+    `multiprocessing` or for a file."""
+    global _program
+    inner = function
+    for _ in range(16):
+        if isinstance(getattr(inner, "__globals__", None), dict):
+            break
+        wrapped = (getattr(inner, name, None) for name in ("func", "__wrapped__", "__func__"))
+        inner = next(filter(callable, wrapped), None) or getattr(type(inner), "__call__", None)
+    names: "dict[str, Any]" = getattr(inner, "__globals__", {})
+    if names.get("__name__") not in ("__main__", "__mp_main__"):
+        return
+    if _program is None:
+        # Kept: it may be this module.
+        sys.modules["_gpulayer_main"] = sys.modules["__main__"]
+    _program = type(sys)("__main__")
+    # What a child that `multiprocessing` spawns begins with.
+    _program.__file__ = __file__
+    for name, value in ((getattr(inner, "__name__", ""), inner), *names.items()):
+        if not name.startswith("__"):
+            setattr(_program, name, value)
+    sys.modules["__main__"] = _program
+
+
+def _refuse_program(given: "Any") -> "Any":
+    """What a program defines goes back as code: whoever asks for it may be another program."""
+    if (isinstance(given, type) or _is_python(given)) and given.__module__ == "__main__":
+        raise TypeError(f"{given.__qualname__} is of the program")
+    return NotImplemented
 
 
 # What a plain function needs of cloudpickle 3 to be read. Importing all of it takes longer than most calls.
@@ -372,13 +407,15 @@ def _cloudpickle() -> "Any":
     return cloudpickle
 
 
-def _dump(value: "Any", file: "BinaryIO") -> None:
-    """Pickles into a file; by cloudpickle only what plain pickle cannot."""
+def _dump(value: "Any", file: "BinaryIO", reduce: "Any" = None) -> None:
+    """Pickles into a file; by cloudpickle only what plain pickle cannot. `reduce`: what it does not return
+    `NotImplemented` for is pickled as it says."""
     from _pickle import Pickler
 
     begin = file.tell()
     try:
-        Pickler(file, 5).dump(value)
+        first = reduce or (_refuse_program if _program is not None else None)
+        (Pickler if first is None else _with_reducer(Pickler, first))(file, 5).dump(value)
     except Exception as plain:
         file.seek(begin)
         file.truncate()
@@ -386,7 +423,19 @@ def _dump(value: "Any", file: "BinaryIO") -> None:
             cloudpickle = _cloudpickle()
         except ImportError:
             raise plain from None
-        cloudpickle.dump(value, file, protocol=5)
+        pickler = cloudpickle.Pickler
+        (pickler if reduce is None else _with_reducer(pickler, reduce))(file, protocol=5).dump(value)
+
+
+def _with_reducer(kind: "Any", reduce: "Any") -> "Any":
+    others = getattr(kind, "reducer_override", None)
+
+    class Reducing(kind):  # type: ignore[misc]
+        def reducer_override(self, given: "Any") -> "Any":
+            found = reduce(given)
+            return others(self, given) if found is NotImplemented and others is not None else found
+
+    return Reducing
 
 
 def _write(work: Work, file: "BinaryIO") -> None:
@@ -609,11 +658,39 @@ def _pickled(fault: BaseException) -> "Optional[bytes]":
 
     found = BytesIO()
     try:
-        _dump(fault, found)
+        _dump(fault, found, _reduce_raised)
     except Exception:
         return None
     data = found.getvalue()
     return data if len(data) <= LARGEST_EXCEPTION_BYTES else None
+
+
+def _reduce_raised(given: "Any") -> "Any":
+    """Of an exception whose class has an `__init__` in Python: made without it. Pickle would call it with `args`, which
+    are what it gave to that of its base, and not what it takes."""
+    kind: "Any" = type(given)
+    if not isinstance(given, BaseException):
+        return _refuse_program(given)
+    base: "Any" = kind
+    while base.__flags__ & 1 << 9:
+        base = base.__base__
+    if (
+        kind.__reduce__ is not BaseException.__reduce__
+        or kind.__reduce_ex__ is not object.__reduce_ex__
+        or not _is_python(kind.__init__)
+        or _is_python(kind.__new__)
+        # It has fields that only its `__init__` sets.
+        or base.__basicsize__ != BaseException.__basicsize__
+    ):
+        return NotImplemented
+    import copyreg
+
+    new: "Any" = copyreg.__newobj__  # type: ignore[attr-defined]
+    return new, (kind, *given.args), given.__dict__ or None
+
+
+def _is_python(function: "Any") -> bool:
+    return type(function) is type(main)
 
 
 def _flush() -> None:
@@ -789,5 +866,17 @@ def begin() -> int:
     return main(os.environ["GPULAYER_FUNCTION"]) if lasting is None else _serve()
 
 
+def _names_of_program() -> "dict[str, Any]":
+    """In a child that `multiprocessing` spawned, whose `__main__` is to be as its parent's."""
+    try:
+        Work(os.environ["GPULAYER_FUNCTION"]).load()
+    except Exception:
+        # It may do without.
+        return {}
+    return {} if _program is None else vars(_program)
+
+
 if __name__ == "__main__":
     sys.exit(begin())
+elif __name__ == "__mp_main__":
+    globals().update(_names_of_program())

@@ -4,6 +4,7 @@ artifacts by digest, each sent once."""
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import pickle
@@ -171,9 +172,21 @@ def _code_with_its_file(code: CodeType) -> Any:
     return make, tuple(code.co_filename if each == "<dynamic-code>" else each for each in arguments)
 
 
+_Cached: Any = functools._lru_cache_wrapper
+
+
+def _cached_with_its_function(cached: Any) -> Any:
+    # functools writes the name alone, and elsewhere there is another program. What is cached stays here.
+    if cached.__module__ not in PROGRAM and "<locals>" not in cached.__qualname__:
+        return cached.__reduce__()
+    of = cached.cache_parameters()
+    info: Any = functools._CacheInfo
+    return _Cached, (cached.__wrapped__, of["maxsize"], of["typed"], info), vars(cached)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     _others: Any = cloudpickle.Pickler.dispatch_table
-    dispatch_table = ChainMap({CodeType: _code_with_its_file}, _others)
+    dispatch_table = ChainMap({CodeType: _code_with_its_file, _Cached: _cached_with_its_function}, _others)
 
 
 def packed_calls(packing: Packing, calls: Sequence[Call], name: str) -> tuple[list[dict[str, Any]], list[str]]:
