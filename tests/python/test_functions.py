@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -152,8 +153,12 @@ def test_arguments_that_cannot_be_sent_are_named() -> None:
     with pytest.raises(gl.ConfigurationError, match="the argument `lock` of take"):
         take.run(lock=threading.Lock())
     lock = threading.Lock()
-    with pytest.raises(gl.ConfigurationError, match="the function locked cannot be sent"):
-        gl.remote(locked_by(lock)).run()
+    locked = locked_by(lock)
+    with pytest.raises(gl.ConfigurationError, match=r"the function locked cannot be sent because of .*`\w+` \(lock\)"):
+        gl.remote(locked).run()
+    for function in (lambda: locked(), functools.lru_cache(lambda: [locked() for _ in "a"])):
+        with pytest.raises(gl.ConfigurationError, match=r"`\w+` \(lock\) of `locked`: TypeError"):
+            gl.remote(function).run()
     with pytest.raises(gl.ConfigurationError, match="memory="):
         gl.remote(memory="16 gigs")
         gl.remote(memory="16 gigs")(len)

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -363,3 +364,28 @@ def test_what_a_program_names_is_found_by_pickle_there(tmp_path: Path) -> None:
         [sys.executable, script, tmp_path / "jobs"], env=env, capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
+
+
+def test_a_package_of_another_version_is_said_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "workspace" / "numbers2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("__version__ = '1.26'\n")
+    newer = types.ModuleType("numbers2")
+    newer.__version__ = "2.4"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "numbers2", newer)
+    deep = types.ModuleType("numbers2._core")
+    monkeypatch.setitem(sys.modules, "numbers2._core", deep)
+    value = type("Value", (), {"__module__": "numbers2._core"})
+    deep.Value = value  # type: ignore[attr-defined]
+    raised = called(tmp_path, len, [value]).raised
+    assert raised is not None and "is not there" not in raised["advice"]
+    assert "has numbers2 1.26, which has no numbers2._core" in raised["advice"]
+    told = str(error_of(raised, "…abc"))
+    assert told.endswith("use the same version at both ends; yours is numbers2 2.4")
+
+
+def test_a_remote_function_that_is_a_plain_one_there_says_why(tmp_path: Path) -> None:
+    square = gl.remote(lambda x: x * x)
+    raised = called(tmp_path, lambda: square.run(3)).raised
+    assert raised is not None and "f.run(…) submits a job of its own" in raised["advice"]
+    assert called(tmp_path / "b", lambda: square(3)).value == 9

@@ -101,7 +101,7 @@ def test_a_module_that_did_not_travel_is_told_with_why(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded(monkeypatch, "aside", tmp_path / "aside" / "aside.py")
-    told = {"type": "ModuleNotFoundError", "module": "builtins", "message": "No module named 'aside.deep'"}
+    told = {"type": "ModuleNotFoundError", "module": "builtins", "message": "No module named 'aside'"}
     lost = error_of({**told, "stage": "load", "advice": "add it", "traceback": ""}, "…abc")
     assert f"aside is {tmp_path}/aside/aside.py here, and no project travels" in str(lost) and "add it" not in str(lost)
     loaded(monkeypatch, "mine", project / "mine.py")
@@ -109,6 +109,23 @@ def test_a_module_that_did_not_travel_is_told_with_why(
     assert f"not below the project that travels, {project}" in str(lost)
     other = error_of({**told, "message": "No module named 'numpy'", "stage": "load", "advice": "add it"}, "…abc")
     assert "try: add it" in str(other)
+
+
+def test_a_module_that_was_left_out_of_the_project_is_told_with_how_to_bring_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine", "mine.util"):
+        loaded(monkeypatch, name, project / "mine" / f"{name.partition('.')[2] or '__init__'}.py")
+    (project / ".git").mkdir(exist_ok=True)
+    words = {"module": "builtins", "stage": "load", "advice": None, "traceback": ""}
+    for kind, message in (
+        ("ImportError", "cannot import name 'util' from 'mine' (/w/mine/__init__.py)"),
+        ("ModuleNotFoundError", "No module named 'mine.util'"),
+    ):
+        lost = error_of({**words, "type": kind, "message": message}, "…abc")
+        assert f"mine.util is {project}/mine/util.py here" in str(lost) and "!/mine/util.py in" in str(lost)
+    lost = error_of({**words, "type": "ImportError", "message": "cannot import name 'f' from 'mine'"}, "…abc")
+    assert "try:" not in str(lost)
 
 
 def test_a_source_that_is_no_folder_is_refused(tmp_path: Path) -> None:

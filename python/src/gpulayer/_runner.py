@@ -627,6 +627,11 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+_REMOTE_USED = {
+    f"'function' object has no attribute '{name}'": name for name in ("run", "submit", "map", "starmap", "options")
+}
+
+
 def _advice(work: Work, fault: BaseException) -> "Optional[str]":
     if isinstance(fault, CallError) and fault.advice:
         return fault.advice
@@ -634,10 +639,25 @@ def _advice(work: Work, fault: BaseException) -> "Optional[str]":
         top = fault.name.partition(".")[0]
         if top == "cloudpickle":
             return f"install cloudpickle for {sys.executable} on this worker, or submit by the Python package"
+        version = getattr(sys.modules.get(top), "__version__", None)
+        if top != fault.name and version is not None:
+            return (
+                f"{sys.executable} on this worker has {top} {version}, which has no {fault.name}: use the same version "
+                "at both ends"
+            )
+        if top != fault.name and top in sys.modules:
+            return f"{top} is there, without {fault.name}: add it to the project's source if it is a module of yours"
         return (
             f"{top} is not there for {sys.executable} on this worker: add it to the job's requirements if it is a "
             "package, to the project's source if it is a module of yours"
         )
+    if type(fault) is AttributeError:
+        used = _REMOTE_USED.get(str(fault))
+        if used:
+            return (
+                f"a remote function that travels as code is within the job the plain function: call it, f(…), or put it "
+                f"into a module of the project, where f.{used}(…) submits a job of its own"
+            )
     if work.stage == "return":
         return (
             "return what can be sent: numbers, texts, arrays, lists and dicts of them; write anything else to a file "

@@ -4,16 +4,18 @@ artifacts by digest, each sent once."""
 from __future__ import annotations
 
 import base64
+import dis
 import functools
 import hashlib
+import inspect
 import os
 import pickle
 import sys
 import tempfile
 from collections import ChainMap
 from dataclasses import dataclass, field
-from types import CodeType
-from typing import Any, BinaryIO, Callable, Mapping, Optional, Sequence, Union
+from types import CodeType, FunctionType
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import cloudpickle
 
@@ -93,8 +95,8 @@ class Packing:
         except Exception as fault:
             spool.close()
             raise ConfigurationError(
-                f"{what()} cannot be sent: {type(fault).__name__}: {fault}. Send what it is made from, such as a path or "
-                "a number, and make it there"
+                f"{what()} cannot be sent{_because_of(given)}: {type(fault).__name__}: {fault}. Send what it is made "
+                "from, such as a path or a number, and make it there"
             ) from None
         parcel = spool.finished()
         if parcel is None:
@@ -170,6 +172,55 @@ def _code_with_its_file(code: CodeType) -> Any:
     reduced: Any = cloudpickle.Pickler.dispatch_table[CodeType](code)
     make, arguments = reduced
     return make, tuple(code.co_filename if each == "<dynamic-code>" else each for each in arguments)
+
+
+class _Nowhere:
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+def _because_of(given: Any) -> str:
+    """Of a function that cannot be pickled: what is in the way, of all that it and the functions it calls use."""
+    seen: set[int] = set()
+    told = of = ""
+    while id(given) not in seen:
+        seen.add(id(given))
+        function = inspect.unwrap(given) if callable(given) else None
+        if not inspect.isfunction(function):
+            break
+        for kind, name, value in _used_by(function):
+            try:
+                _Pickler(_Nowhere(), protocol=5).dump(value)
+            except Exception:
+                told = f" because of the {kind} `{name}` ({type(value).__name__}){of}"
+                given, of = value, f" of `{name}`"
+                break
+    return told
+
+
+def _used_by(function: FunctionType) -> Iterator[tuple[str, str, Any]]:
+    """What travels with a function: kind, name and value."""
+    for name in _globals_of(function.__code__):
+        if name in function.__globals__:
+            yield "global", name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield "variable", name, cell.cell_contents
+        except ValueError:
+            # It has no value yet.
+            continue
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is not parameter.empty:
+            yield "default of", name, parameter.default
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    for each in dis.get_instructions(code):
+        if each.opname == "LOAD_GLOBAL":
+            yield str(each.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(inner)
 
 
 _Cached: Any = functools._lru_cache_wrapper

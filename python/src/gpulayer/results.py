@@ -11,6 +11,7 @@ import linecache
 import os
 import pickle
 import re
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 Outcome = Callable[[], Any]
 #: Raised by the iterator protocols themselves: one that came from a job would end a loop as if it were over.
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
-_LOST = re.compile(r"No module named '(\w+)")
+_LOST = re.compile(r"No module named '([\w.]+)'")
+_LOST_OF_PACKAGE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .*)?')
 
 
@@ -128,7 +130,11 @@ def _unpickled(file: BinaryIO) -> Any:
     except Exception as fault:
         advice = None
         if isinstance(fault, ModuleNotFoundError) and fault.name:
-            advice = f"install {fault.name.partition('.')[0]} here too, or return something that does not need it"
+            top = fault.name.partition(".")[0]
+            version = _version_here(top) if top != fault.name else None
+            advice = f"install {top} here too, or return something that does not need it"
+            if version is not None:
+                advice = f"{top} {version} is here, which has no {fault.name}: the job had another version, use the same"
         elif "CUDA" in str(fault):
             advice = "return tensors as `tensor.cpu()`"
         raise RemoteError(
@@ -146,9 +152,12 @@ def error_of(told: Mapping[str, Any], job: str) -> Exception:
     traceback = _with_lines(str(told.get("traceback") or ""))
     name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
     dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
+    advice = _why_lost(name, message) or advice
     lost = _LOST.search(message) if name == "ModuleNotFoundError" else None
-    if lost is not None:
-        advice = source.why_not_there(lost.group(1)) or advice
+    if lost is not None and advice and "." in lost.group(1):
+        top = lost.group(1).partition(".")[0]
+        version = _version_here(top)
+        advice += f"; yours is {top} {version}" if version is not None else ""
     stage = str(told.get("stage", "call"))
     words: dict[str, Any] = {
         "type": dotted, "message": message, "stage": stage, "advice": advice, "remote_traceback": traceback
@@ -173,6 +182,20 @@ def error_of(told: Mapping[str, Any], job: str) -> Exception:
             failure = RemoteError(f"job {job} raised {said} (not raised as itself: {why})", **words)
     failure.__cause__ = RemoteTraceback(whole)
     return failure
+
+
+def _why_lost(name: str, message: str) -> Optional[str]:
+    """Why a module of the user's did not travel, if it is about one."""
+    if name == "ModuleNotFoundError":
+        lost = _LOST.search(message)
+        return source.why_not_there(lost.group(1)) if lost is not None else None
+    lost = _LOST_OF_PACKAGE.search(message) if name == "ImportError" else None
+    return source.why_not_there(f"{lost.group(2)}.{lost.group(1)}") if lost is not None else None
+
+
+def _version_here(package: str) -> Optional[str]:
+    version = getattr(sys.modules.get(package), "__version__", None)
+    return version if isinstance(version, str) else None
 
 
 def _how_to_have(dotted: str, why: str) -> Optional[str]:

@@ -70,6 +70,12 @@ def why_not_there(name: str) -> Optional[str]:
     if not isinstance(file, str) or is_installed(file):
         return None
     sent = found()
+    if sent is not None and sent.root in Path(file).resolve().parents:
+        place = Path(file).resolve().relative_to(sent.root).as_posix()
+        return (
+            f"{name} is {file} here, in the project that travels, {sent.root}, but was left out of it, most likely by "
+            f".gitignore or .gpulayerignore: a line !/{place} in {sent.root}/.gpulayerignore brings it along"
+        )
     if sent is not None:
         return (
             f"{name} is {file} here, which is not below the project that travels, {sent.root}: move it there, or name a "
