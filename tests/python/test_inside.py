@@ -111,6 +111,30 @@ def test_a_retried_function_goes_on_from_its_checkpoint(client: gl.Client) -> No
     assert job.result() == [3, 2]
 
 
+def test_a_job_starts_no_daemon_and_may_call_the_one_that_is_there(
+    client: gl.Client, home: Path, tmp_path: Path
+) -> None:
+    @gl.remote(client=client)
+    def nested(where: dict[str, str]) -> str:
+        import os
+
+        os.environ.update(where)
+        try:
+            job = gl.command(["echo", "inner"]).submit()
+            job.result()
+            return "".join(line.text for line in job.logs())
+        except gl.DaemonError as fault:
+            return str(fault)
+
+    said = nested.run({"HOME": str(tmp_path)})
+    assert f"nothing answers at {tmp_path}/.gpulayer/state/gpulayer.sock" in said and "gpulayer.connect(URL" in said
+    assert not (tmp_path / ".gpulayer").exists()
+    assert nested.run({"HOME": str(tmp_path), "GPULAYER_HOME": str(home)}) == "inner"
+    # The default home, with a daemon that runs.
+    (tmp_path / ".gpulayer").symlink_to(home)
+    assert nested.run({"HOME": str(tmp_path)}) == "inner"
+
+
 def test_who_is_to_stop_hears_of_it(client: gl.Client) -> None:
     @gl.remote(client=client, grace="30s")
     def work() -> None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
-from typing import Optional
+from typing import Mapping, Optional
 
 from .errors import DaemonError
 from .places import Places
@@ -18,7 +18,8 @@ _START_WITHIN_S = 120.0
 
 
 class OwnDaemon:
-    """Starts the daemon under these places. It stays stopped when somebody typed `down` meanwhile."""
+    """Starts the daemon under these places. It stays stopped when somebody typed `down` meanwhile, and within a job
+    that does not say which server is meant."""
 
     def __init__(self, places: Places, binary: Optional[str] = None) -> None:
         self._places = places
@@ -47,6 +48,13 @@ class OwnDaemon:
             raise DaemonError(
                 "the daemon could not be started: `gpulayer down` stopped it meanwhile; the next call starts it again"
             )
+        if _is_in_a_job_that_names_none(os.environ):
+            raise DaemonError(
+                f"this is within a job, nothing answers at {self._places.socket}, and a daemon that began here would end "
+                "with the job, and what was submitted with it. Say in the job which server is meant: "
+                "gpulayer.use(gpulayer.connect(URL, token=…)), or for a daemon of this machine with another home "
+                'os.environ["GPULAYER_HOME"] = …'
+            )
         binary = self.program
         env = dict(os.environ, GPULAYER_HOME=str(self._places.home))
         try:
@@ -68,6 +76,10 @@ class OwnDaemon:
         if asked.returncode != 0:
             said = asked.stderr.decode("utf-8", "replace").strip()
             raise DaemonError(f"the daemon could not be started: {said}")
+
+
+def _is_in_a_job_that_names_none(env: Mapping[str, str]) -> bool:
+    return bool(env.get("GPULAYER_JOB_ID")) and not (env.get("GPULAYER_HOME") or env.get("GPULAYER_URL"))
 
 
 def find_binary() -> str:
