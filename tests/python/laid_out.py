@@ -54,16 +54,19 @@ def run(
         (task / name).write_bytes(contents)
     env = {"PATH": os.environ["PATH"], "GPULAYER_FUNCTION": str(task), "PYTHONDONTWRITEBYTECODE": "1"}
     env["GPULAYER_STOP_FILE"] = str(folder / "stop")
-    process = subprocess.Popen(
-        [python, task / "run.py"], env=env, cwd=workspace, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    begin = ""
-    if stop:
-        assert process.stdout is not None
-        begin = process.stdout.readline()
-        (folder / "stop").write_text("{}")
-        process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=120)
+    begin, pipe = "", subprocess.PIPE
+    with subprocess.Popen(
+        [python, task / "run.py"], env=env, cwd=workspace, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            if stop:
+                assert process.stdout is not None
+                begin = process.stdout.readline()
+                (folder / "stop").write_text("{}")
+                process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     found = {each.name: each.read_bytes() for each in task.iterdir() if each.is_file()}
     assert not any(name.endswith(".part") for name in found) or process.returncode == 1
     assert stop or ("returned" in found) != ("raised" in found), err

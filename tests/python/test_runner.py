@@ -311,6 +311,7 @@ def test_an_exception_with_an_init_of_its_own_comes_back_as_itself(tmp_path: Pat
 SCRIPT = '''
 import functools, io, pickle, sys
 import gpulayer as gl
+from gpulayer.results import error_of
 from laid_out import called
 from pathlib import Path
 
@@ -332,6 +333,14 @@ def main(x):
 class Net:
     size = 4
 
+class CodedError(Exception):
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+def fails():
+    raise CodedError(7, "no luck")
+
 def work(method):
     import concurrent.futures, multiprocessing, pickle
     net = pickle.loads(pickle.dumps(Net()))
@@ -351,6 +360,8 @@ if __name__ == "__main__":
         assert rest[:2] == [[5, 7, 4, 6], 2], rest
         assert rest[3:] == ["Loads.", {"maxsize": 3, "typed": False}, 12586269025], rest
     assert called(Path(sys.argv[1]) / "direct", load, 4).value == 5
+    failure = error_of(called(Path(sys.argv[1]) / "fails", fails).raised, "…abc")
+    assert type(failure) is CodedError and failure.code == 7, failure
     print("all")
 '''
 

@@ -8,6 +8,7 @@ nothing (no `json`, `pickle`, `cloudpickle`), and what only a failure needs is i
 import _signal  # type: ignore[import-not-found]
 import os
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -204,7 +205,24 @@ def _heed_stops() -> None:
         return
     if not _forks_are_told:
         _forks_are_told = True
-        os.register_at_fork(after_in_child=_heed_no_stops)
+        os.register_at_fork(before=_fork_begins, after_in_parent=_fork_ends, after_in_child=_child_begins)
+
+
+# The signal masks of threads that fork. A child that had the signal before its usual action is back would never hear it.
+_masks: "dict[int, Any]" = {}
+
+
+def _fork_begins() -> None:
+    _masks[get_ident()] = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM,))
+
+
+def _fork_ends() -> None:
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, _masks.pop(get_ident(), ()))
+
+
+def _child_begins() -> None:
+    _heed_no_stops()
+    _fork_ends()
 
 
 def _heed_no_stops() -> None:
@@ -215,12 +233,22 @@ def _heed_no_stops() -> None:
 def _stop(_number: int, _frame: "Any") -> None:
     global _may_stay, _was_stopped
     _may_stay = False
-    inside = sys.modules.get("gpulayer.inside")
     # Who asks hears of it, and ends in its own time. What cleans up already is not disturbed.
-    if _was_stopped or inside is not None and inside.asks_whether_to_stop:
+    if _was_stopped or _asks():
         return
     _was_stopped = True
     raise Stopped
+
+
+def _asks() -> bool:
+    inside = sys.modules.get("gpulayer.inside")
+    return inside is not None and bool(inside.asks_whether_to_stop)
+
+
+def _call_ends() -> None:
+    # The signal comes behind the word: who asks may be through before it.
+    if not _asks():
+        _heed_no_stops()
 
 
 def _stopped() -> int:
@@ -414,15 +442,15 @@ def _dump(value: "Any", file: "BinaryIO", reduce: "Any" = None) -> None:
 
     begin = file.tell()
     try:
-        first = reduce or (_refuse_program if _program is not None else None)
-        (Pickler if first is None else _with_reducer(Pickler, first))(file, 5).dump(value)
-    except Exception as plain:
+        plain = Pickler if reduce is None else _with_reducer(Pickler, reduce)
+        (plain if _program is None else _with_reducer(plain, _refuse_program))(file, 5).dump(value)
+    except Exception as fault:
         file.seek(begin)
         file.truncate()
         try:
             cloudpickle = _cloudpickle()
         except ImportError:
-            raise plain from None
+            raise fault from None
         pickler = cloudpickle.Pickler
         (pickler if reduce is None else _with_reducer(pickler, reduce))(file, protocol=5).dump(value)
 
@@ -688,9 +716,9 @@ def _pickled(fault: BaseException) -> "Optional[bytes]":
 def _reduce_raised(given: "Any") -> "Any":
     """Of an exception whose class has an `__init__` in Python: made without it. Pickle would call it with `args`, which
     are what it gave to that of its base, and not what it takes."""
-    kind: "Any" = type(given)
     if not isinstance(given, BaseException):
-        return _refuse_program(given)
+        return NotImplemented
+    kind: "Any" = type(given)
     base: "Any" = kind
     while base.__flags__ & 1 << 9:
         base = base.__base__
@@ -736,11 +764,11 @@ def main(folder: str) -> int:
         with open(part, "w+b") as file:
             _write(work, file)
         _flush()
-        _heed_no_stops()
+        _call_ends()
         os.rename(part, os.path.join(folder, "returned"))
         return 0
     except BaseException as fault:
-        _heed_no_stops()
+        _call_ends()
         if not isinstance(fault, Exception) or isinstance(fault, MemoryError):
             _may_stay = False
         if _was_stopped and not isinstance(fault, Exception):
@@ -831,6 +859,7 @@ def _let_go() -> None:
     from _signal import ITIMER_REAL, setitimer
 
     setitimer(ITIMER_REAL, 0)
+    _heed_no_stops()
     _flush()
     _c.fflush(None)
     nothing = os.open(os.devnull, os.O_WRONLY)
