@@ -37,7 +37,9 @@ def test_waiting_for_what_can_never_run_is_refused() -> None:
 
     with pytest.raises(gl.NoWorkerFitsError, match="memory"):
         huge.run()
-    job = huge.submit()
+    with pytest.warns(gl.GPUlayerWarning, match="huge: .* no worker could ever take it") as warned:
+        job = huge.submit()
+    assert warned[0].filename == __file__, "where the call stands"
     assert "no worker could ever take it" in job.why and "no worker could ever take it" in job._repr_html_()
     job.cancel()
 

@@ -171,8 +171,14 @@ def test_what_cannot_run_is_explained(client: gl.Client) -> None:
     assert told.verdict == "never" and told.suggestions and "cpus" in told.suggestions[0].pointer
     with pytest.raises(gl.NoWorkerFitsError):
         client.submit(spec, refuse_impossible=True)
-    job = client.submit(spec)
-    assert job.state == "queued" and job.record.warnings
+    with pytest.raises(gl.GPUlayerWarning, match="no worker"):
+        client.submit(spec)
+    assert client.jobs()[0].wait().state == "cancelled", "a warning that is an error leaves nothing behind"
+    with pytest.warns(gl.GPUlayerWarning, match="no worker") as warned:
+        job = client.submit(spec)
+    assert warned[0].filename == __file__ and job.state == "queued" and job.record.warnings
+    with pytest.warns(gl.GPUlayerWarning, match="/retry/retry_on"):
+        client.submit_all([gl.command(["true"], retry_on=["any"])])
     explained = job.explain()
     assert isinstance(explained, gl.Explanation) and explained.verdict == "never"
     job.cancel().wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +168,67 @@ def test_cancelling_ends_all_that_has_not_ended(tmp_path: Path) -> None:
 
 def test_patience_may_end_before_a_map(tmp_path: Path) -> None:
     values = waits_for(tmp_path).map(range(2))
-    with pytest.raises(gl.WaitTimeoutError, match="2 of 2 jobs have not ended"):
+    with pytest.raises(gl.WaitTimeoutError, match="2 of 2 calls have not ended"):
         values.result(timeout=0.1)
     (tmp_path / "0").touch()
     (tmp_path / "1").touch()
     assert values.result() == [0, 10]
+
+
+def test_what_no_worker_could_ever_take_is_not_waited_for(client: gl.Client) -> None:
+    @gl.remote(cpus=1000)
+    def huge(x: int) -> int:
+        return x
+
+    # A daemon that has just begun knows of no worker yet, and waits for one.
+    gl.command(["true"]).submit().result()
+    with pytest.warns(gl.GPUlayerWarning, match="huge: .* no worker could ever take it") as warned:
+        values, iterated, late = huge.map([1, 2]), huge.map([1, 2]), huge.map([1, 2])
+    assert {each.filename for each in warned} == {__file__}
+    with pytest.raises(gl.NoWorkerFitsError, match="1000 CPUs.*this would do") as refused:
+        values.result()
+    assert "stays queued" in str(refused.value) and values.refresh().state == "queued"
+    for value in ("all", "one"):
+        with pytest.raises(gl.NoWorkerFitsError, match="1000 CPUs"):
+            list(values.results()) if value == "all" else next(values.as_completed())
+    with pytest.raises(gl.NoWorkerFitsError, match="1000 CPUs"):
+        list(iterated)
+    assert iterated.wait().state == "cancelled", "nobody else has it"
+    with pytest.raises(gl.WaitTimeoutError, match="2 of 2 calls have not ended: 1 worker: needs 1000 CPUs"):
+        gl.attach(late.id, gl.Map).result(timeout=0.1)
+
+    async def later() -> None:
+        with pytest.raises(gl.NoWorkerFitsError, match="1000 CPUs"):
+            await values
+
+    asyncio.run(later())
+    for each in (values, late):
+        each.cancel().wait()
+
+
+def test_a_line_says_how_a_map_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+
+    def is_told(text: str) -> bool:
+        shown.append(capsys.readouterr().err)
+        return text in "".join(shown)
+
+    values = waits_for(tmp_path).map(range(6), chunksize=4)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(values.result, progress=True)
+        until(lambda: is_told(" 0 of 6 done "))
+        until(lambda: is_told("2 running"))
+        for each in (4, 5):
+            (tmp_path / str(each)).touch()
+        until(lambda: is_told(" 2 of 6 done "))
+        for each in range(4):
+            (tmp_path / str(each)).touch()
+        assert waiting.result() == [0, 10, 20, 30, 40, 50]
+    shown.append(capsys.readouterr().err)
+    assert "".join(shown).count("\r\x1b[2K") == "".join(shown).count(" of 6 done") + 1, "taken away once, at the end"
+    for value in values.results(progress=True):
+        assert capsys.readouterr().err == "", "no line among what is printed"
+        assert values.state == "succeeded"
 
 
 def test_maps_have_a_form_for_asyncio() -> None:

@@ -212,6 +212,18 @@ def test_what_it_returns_is_the_result_and_what_it_raises_comes_last(client: gl.
     assert list(job.stream(after=2)) == [2]
 
 
+def test_a_run_that_no_worker_could_ever_take_is_refused(client: gl.Client) -> None:
+    @gl.remote(client=client, cpus=1000)
+    def huge() -> Iterator[int]:
+        yield 1
+
+    # A daemon that has just begun knows of no worker yet, and waits for one.
+    client.submit(gl.command(["true"])).result()
+    with pytest.raises(gl.NoWorkerFitsError, match="1000 CPUs"):
+        list(huge.run())
+    assert len(client.jobs()) == 1
+
+
 def test_a_line_says_how_the_job_stands_until_the_first_value(
     client: gl.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .errors import FileInTheWayError as FileInTheWayError
     from .errors import ForbiddenError as ForbiddenError
     from .errors import GPUlayerError as GPUlayerError
+    from .errors import GPUlayerWarning as GPUlayerWarning
     from .errors import InvalidSpecError as InvalidSpecError
     from .errors import JobCancelledError as JobCancelledError
     from .errors import JobFailedError as JobFailedError
@@ -104,9 +105,9 @@ _HOMES = {
     "default": "attach default_client explain jobs submit submit_all use",
     "endpoint": "Endpoint",
     "errors": "AuthenticationError BusyError ConfigurationError ConflictError ConnectionFailedError CutError "
-    "DaemonError FileInTheWayError ForbiddenError GPUlayerError InvalidSpecError JobCancelledError JobFailedError "
-    "JobTimedOutError NotFoundError NotSupportedError NoWorkerFitsError RefusedError RemoteError RemoteTraceback "
-    "ServerError SilentError UnexpectedAnswerError UnreachableError UntrustedError WaitTimeoutError",
+    "DaemonError FileInTheWayError ForbiddenError GPUlayerError GPUlayerWarning InvalidSpecError JobCancelledError "
+    "JobFailedError JobTimedOutError NotFoundError NotSupportedError NoWorkerFitsError RefusedError RemoteError "
+    "RemoteTraceback ServerError SilentError UnexpectedAnswerError UnreachableError UntrustedError WaitTimeoutError",
     "function_job": "FunctionJob",
     "function_spec": "function",
     "inside": "JobContext checkpoint_dir checkpoint_saved job metrics progress should_stop",

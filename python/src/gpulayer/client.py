@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, Iterable, Mapping, Optional, Sequence, Union
+from typing import Any, Coroutine, Iterable, Mapping, Optional, Sequence, Union
 
-from . import background, baggage, copies, routes
+from . import background, baggage, copies, notices, routes
 from .attaching import Attach
 from .both import both
 from .endpoint import Endpoint
@@ -62,15 +62,25 @@ class Client:
         return read(ServerStatus, await self.session.call(routes.SERVER))
 
     @both
-    async def submit(self, spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False) -> Job:
+    def submit(
+        self, spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False
+    ) -> Coroutine[Any, Any, Job]:
         """Submits a job; when it returns, the job is on disk there.
 
         Unknown fields are faults. `key`: the idempotency key; the same key with the same spec is the same job, and
         without one a fresh key makes only the retries of this call harmless. `refuse_impossible`: a
-        `NoWorkerFitsError` instead of a warning when no worker that is known could ever take it.
+        `NoWorkerFitsError` instead of a warning when no worker that is known could ever take it. What the server warns of
+        is a `GPUlayerWarning`.
         """
+        return self._submitted(spec, key, refuse_impossible, notices.here())
+
+    async def _submitted(
+        self, spec: AnySpec, key: Optional[str], refuse_impossible: bool, place: notices.Place
+    ) -> Job:
         body, headers = await self.wire(spec)
-        return await self.posted(body, key, headers, refuse_impossible)
+        job = await self.posted(body, key, headers, refuse_impossible)
+        await place.warn([job], key is not None)
+        return job
 
     async def posted(
         self,
@@ -84,11 +94,16 @@ class Client:
         return self.job_of(await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
 
     @both
-    async def submit_all(self, specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
+    def submit_all(self, specs: Iterable[AnySpec], *, key: Optional[str] = None) -> Coroutine[Any, Any, list[Job]]:
         """Submits up to 10,000 jobs at once, all or none; a dependency may be `#0`, the first of them. Faults have
         pointers such as `/jobs/17/…`."""
+        return self._all_submitted(specs, key, notices.here())
+
+    async def _all_submitted(self, specs: Iterable[AnySpec], key: Optional[str], place: notices.Place) -> list[Job]:
         wire = [(await self.wire(spec))[0] for spec in specs]
-        return await self.all_posted(wire, key) if wire else []
+        jobs = await self.all_posted(wire, key) if wire else []
+        await place.warn(jobs, key is not None)
+        return jobs
 
     async def all_posted(self, bodies: Sequence[Mapping[str, Any]], key: Optional[str] = None) -> list[Job]:
         """Submits specs as `wire` made them, all or none."""

@@ -16,6 +16,8 @@ GPUlayerError
   RemoteError             what a function raised, where it cannot be raised as itself: `type`, `remote_traceback`
   WaitTimeoutError        the job goes on, the waiting is over        (a TimeoutError too)
   FileInTheWayError       a download would overwrite something        (a FileExistsError too)
+
+GPUlayerWarning           something was accepted and may not be meant (a UserWarning)
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 class GPUlayerError(Exception):
     """Everything that this package raises on purpose."""
+
+
+class GPUlayerWarning(UserWarning):
+    """Something was accepted and may not be meant, such as a job that no worker there is could take."""
 
 
 class ConfigurationError(GPUlayerError):
@@ -101,7 +107,7 @@ class RefusedError(GPUlayerError):
         told = [f"{fault.pointer or '/'}: {fault.detail}" for fault in self.errors]
         # Of a single fault the detail says it all.
         lines += [f"  {text}" for text in told if text != self.detail]
-        lines.append(f"  ({self.code}, request {self.request_id})")
+        lines.append(f"  ({self.code}, request {self.request_id})" if self.request_id else f"  ({self.code})")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterable, Mapping, O
 
 import cloudpickle
 
-from . import artifacts, background, folders, interrupts, library, source
+from . import artifacts, background, folders, interrupts, library, notices, source
 from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
 from .client import Client
 from .default import default_client
@@ -175,6 +175,7 @@ class Submission:
         self._client = cast(Client, words.get("client") or default_client())
         self._key: Optional[str] = words.get("key")
         self._packing = Packing()
+        self._place = notices.here()
         self._source: Optional[source.Source] = None
         self._spec: Optional[Spec] = None
         #: Submits, and gives the same job each time; there from the moment in which something is submitted.
@@ -202,12 +203,11 @@ class Submission:
 
     async def run(self) -> Outcome:
         """Submits, waits, and has the outcome. Somebody sits and waits: what no worker could ever take is refused."""
-        self._refuse_impossible = True
-        job = cast("FunctionJob[Any]", await self._submitted())
-        return await job.outcome()
+        return await (await self.submit(refuse_impossible=True)).outcome()
 
-    async def submit(self) -> FunctionJob[Any]:
-        """Submits one call."""
+    async def submit(self, refuse_impossible: bool = False) -> FunctionJob[Any]:
+        """Submits one call. `refuse_impossible`: unless no worker could ever take it."""
+        self._refuse_impossible = refuse_impossible
         return cast("FunctionJob[Any]", await self._submitted())
 
     @property
@@ -225,6 +225,7 @@ class Submission:
             return Map.empty(self._client)
         found = cast("Map[Any]", await self._submitted())
         found.ordered, found.return_exceptions = ordered, return_exceptions
+        found.refuses_impossible = True
         found.is_ours = self._key is None
         return found
 
@@ -254,18 +255,23 @@ class Submission:
     async def _submitted(self) -> Job:
         background.if_left(self)
         try:
-            try:
-                return await self._tried()
-            except RefusedError as refused:
-                if not any(fault.code == "missing_artifact" for fault in refused.errors):
-                    raise
-            # It was sent long ago, and the server has removed it meanwhile.
-            for memory in (_sent, _bundles):
-                for key in [each for each in memory if each[0] == str(self._client.endpoint)]:
-                    memory.pop(key)
-            return await self._tried()
+            job = await self._tried_again()
         finally:
             self._packing.close()
+        await self._place.warn([job], self._key is not None)
+        return job
+
+    async def _tried_again(self) -> Job:
+        try:
+            return await self._tried()
+        except RefusedError as refused:
+            if not any(fault.code == "missing_artifact" for fault in refused.errors):
+                raise
+        # It was sent long ago, and the server has removed it meanwhile.
+        for memory in (_sent, _bundles):
+            for key in [each for each in memory if each[0] == str(self._client.endpoint)]:
+                memory.pop(key)
+        return await self._tried()
 
     async def _tried(self) -> Job:
         assert self._spec is not None

@@ -4,17 +4,21 @@ of them, many with one call. Never a call for each child, except for a value tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
-from . import routes
-from .errors import UnexpectedAnswerError, WaitTimeoutError
+from . import interrupts, routes
+from .errors import GPUlayerError, NoWorkerFitsError, UnexpectedAnswerError, WaitTimeoutError
 from .event_stream import Follower
 from .function_job import FunctionJob, calls_of
 from .line import Line as Connections
+from .quantities import shown_span
+from .records import Explanation
 from .results import Outcome, fetched, outcomes
 from .terminal import Line
+from .wire import read
 
 if TYPE_CHECKING:
     from .maps import Map
@@ -26,6 +30,8 @@ _NEAR = 8
 _MANY, _GATHER_S = 16, 0.01
 #: A feed that says nothing for so long is not believed alone.
 _LOOK_AGAIN_S = 30.0
+#: How often the line asks how the map stands.
+_ASK_AGAIN_S = 1.0
 #: So many values that are artifacts are brought at once, and together no more than so large, one aside.
 _AT_ONCE, _AT_ONCE_BYTES = 8, 64 << 20
 
@@ -33,15 +39,30 @@ Indexed = tuple[int, Outcome]
 
 
 class MapFeed:
-    """The `Batches` of a map: places of arguments with their outcomes."""
+    """The `Batches` of a map: places of arguments with their outcomes. `is_the_call`: nobody else has the map, which is
+    not left behind if no worker could ever take it. `at_once`: all are taken before anything is done with them."""
 
-    def __init__(self, map: Map[Any], ordered: bool, timeout: Optional[float], progress: Optional[bool]) -> None:
+    def __init__(
+        self,
+        map: Map[Any],
+        ordered: bool,
+        timeout: Optional[float],
+        progress: Optional[bool] = None,
+        *,
+        is_the_call: bool = False,
+        at_once: bool = False,
+    ) -> None:
         self._map = map
         self._session = map.client.session
         self._ordered = ordered
         self._timeout = timeout
         self._deadline: Optional[float] = None
+        self._is_the_call = is_the_call
+        self._at_once = at_once
         self._line = Line(progress)
+        self._began = self._heard = time.monotonic()
+        self._asked = float("-inf")
+        self._calls_done = 0
         self._events: Optional[Follower[Mapping[str, Any]]] = None
         self._reading: Optional[asyncio.Future[Optional[list[Mapping[str, Any]]]]] = None
         self._line_to: Optional[Connections] = None
@@ -67,6 +88,9 @@ class MapFeed:
             while True:
                 taken = self._taken()
                 if taken:
+                    if self._map.state == "queued":
+                        # What has values is not waiting any more.
+                        await self._ask()
                     return await self._outcomes(taken)
                 if not self._open:
                     await self.close()
@@ -74,7 +98,8 @@ class MapFeed:
                     return None
                 await self._more()
         finally:
-            self._line.clear()
+            if not self._at_once:
+                self._line.rest()
 
     # What has come.
 
@@ -103,15 +128,20 @@ class MapFeed:
         return [pair for pairs in each for pair in pairs]
 
     async def _of_child(self, child: FunctionJob[Any]) -> list[Indexed]:
-        total, each = calls_of(self._map.record.labels, len(self._ids))
-        first = (child.record.array_index or 0) * each
+        each = calls_of(self._map.record.labels, len(self._ids))[1]
+        place = child.record.array_index or 0
+        first, calls = place * each, self._calls(place)
         if each == 1:
             return [(first, await child.outcome(progress=False))] if child.has_result else [(first, _failure(child))]
-        calls = max(min(each, total - first), 1)
         if not child.has_result:
             return [(first + at, _failure(child)) for at in range(calls)]
         found = await outcomes(await fetched(self._session, child), child, calls)
         return [(first + at, one) for at, one in enumerate(found)]
+
+    def _calls(self, place: int) -> int:
+        """How many calls a child makes."""
+        total, each = calls_of(self._map.record.labels, len(self._ids))
+        return max(min(each, total - place * each), 1)
 
     # What is to come.
 
@@ -130,11 +160,28 @@ class MapFeed:
             self._arrived(place, job)
         if not self._open:
             return
+        await self._refuse_impossible()
         # Of a map that has run for long: from the newest end on that was seen, and not from the beginning.
         newest = max((job for job in children if job.ended), key=lambda job: str(job.record.ended_at), default=None)
         if newest is not None:
             after = max(after, await self._position(newest.id))
         self._events = Follower(self._session, routes.FEED, {}, {}, after, "event", lambda event: event)
+
+    async def _refuse_impossible(self) -> None:
+        """Somebody sits and waits: for what no worker could ever take that is in vain."""
+        map = self._map
+        if not (map.refuses_impossible and map.record.warnings) or (await map.refreshed()).state != "queued":
+            return
+        told = read(Explanation, await self._session.call(routes.EXPLAIN_JOB, {"job_id": map.id}))
+        if told.verdict != "never":
+            return
+        change = f" · this would do: {told.suggestions[0].change}" if told.suggestions else ""
+        detail = f"no worker could ever take this map · {told.summary}{'' if change in told.summary else change}"
+        if self._is_the_call:
+            await interrupts.Ends(map).cancelled()
+        else:
+            detail += f"\n  map {map} stays queued for one that can: wait() waits for it, cancel() ends it"
+        raise NoWorkerFitsError({"code": "no_worker_fits", "status": 422, "detail": detail})
 
     async def _position(self, job_id: str) -> int:
         """Where in the server's feed the newest event of a job is."""
@@ -144,6 +191,7 @@ class MapFeed:
     def _arrived(self, place: int, job: Any) -> None:
         if place in self._open and job.ended and isinstance(job, FunctionJob):
             self._open.discard(place)
+            self._calls_done += self._calls(place)
             self._ended[place] = job
             if not self._ordered:
                 self._order.append(place)
@@ -151,20 +199,19 @@ class MapFeed:
     async def _more(self) -> None:
         """Waits until further children have ended, and has their records."""
         assert self._deadline is not None
-        done, all_of_them = len(self._ids) - len(self._open), len(self._ids)
-        self._line.show(f"{self._map} {done} of {all_of_them} done", done / all_of_them)
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise WaitTimeoutError(
-                f"map {self._map} has not ended within {self._timeout:g} s: {len(self._open)} of {len(self._ids)} "
-                "jobs have not ended"
-            )
-        batch = await self._told(min(left, _LOOK_AGAIN_S))
+            raise await self._too_late()
+        await self._show()
+        look_in_s = max(self._heard + _LOOK_AGAIN_S - time.monotonic(), 0)
+        batch = await self._told(min(left, look_in_s, self._line.again_s if self._line.on else look_in_s))
         if batch is None:
-            if left > _LOOK_AGAIN_S:
+            if time.monotonic() >= self._heard + _LOOK_AGAIN_S:
                 # What ended is told, unless the server has removed it from its feed meanwhile.
+                self._heard = time.monotonic()
                 await self._look(sorted(self._open))
             return
+        self._heard = time.monotonic()
         batch = list(batch)
         if len(self._open) > _MANY:
             # Others end at the same time, and are asked for with the same call.
@@ -180,6 +227,36 @@ class MapFeed:
             if event["type"] == "job_ended" and event["job_id"] in self._place
         }
         await self._look(sorted(ended & self._open))
+
+    async def _show(self) -> None:
+        """The line, if there is one: how many calls are done, for how long it has been waited, and what for."""
+        now = time.monotonic()
+        if not self._line.is_due:
+            return
+        if now - self._asked >= _ASK_AGAIN_S:
+            await self._ask()
+        done, total = self._calls_done, len(self._map)
+        stand = self._map.record.progress or {}
+        running, failed = (stand.get(name) or 0 for name in ("running", "failed"))
+        words = [f"{self._map} {done} of {total} done", shown_span(now - self._began)]
+        words += [f"{failed} failed"] if failed else []
+        words.append(f"{running} running" if running else self._map._standing())
+        # As long as nothing happens the reason needs the room of the bar.
+        self._line.show("  ".join(words), done / total if done or running else None)
+
+    async def _ask(self) -> None:
+        self._asked = time.monotonic()
+        with contextlib.suppress(GPUlayerError):
+            await self._map.refreshed()
+
+    async def _too_late(self) -> WaitTimeoutError:
+        await self._ask()
+        map = self._map
+        why = f": {map.why}" if map.why != map.state else ""
+        return WaitTimeoutError(
+            f"map {map} has not ended within {self._timeout:g} s: {len(map) - self._calls_done} of {len(map)} calls have "
+            f"not ended{why}"
+        )
 
     async def _told(self, within_s: float) -> Optional[Sequence[Mapping[str, Any]]]:
         """What the feed says next; `None` when it says nothing for so long. The reading goes on then."""
@@ -208,6 +285,7 @@ class MapFeed:
 
     async def close(self) -> None:
         """Lets go of the connection."""
+        self._line.clear()
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()

@@ -51,6 +51,8 @@ class Map(Job, Generic[R]):
         self.return_exceptions = return_exceptions
         #: Whether it was called for by this object, and not found.
         self.is_ours = False
+        #: Whether who asks for values hears that no worker could ever take it, or else waits for one that can.
+        self.refuses_impossible = False
 
     @classmethod
     def empty(cls, client: Client) -> Map[Any]:
@@ -84,19 +86,27 @@ class Map(Job, Generic[R]):
         and the next step goes on with the one after it; with `return_exceptions` it gives the exception. `timeout` in
         seconds for all of them: `WaitTimeoutError`, and the map goes on. `progress`: a line that says how many are
         there, by default on a terminal."""
+        return self._values(ordered, return_exceptions, timeout, progress)
+
+    def _values(
+        self,
+        ordered: Optional[bool],
+        return_exceptions: Optional[bool],
+        timeout: Optional[float],
+        progress: Optional[bool],
+        at_once: bool = False,
+    ) -> Values[R]:
         in_order = self.ordered if ordered is None else ordered
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
-        return Values(self._feed(in_order, timeout, progress), kept, interrupts.GoesOn(self))
+        feed = Stream(lambda: MapFeed(self, in_order, timeout, progress, at_once=at_once))
+        return Values(feed, kept, interrupts.GoesOn(self))
 
     def as_completed(
         self, *, return_exceptions: Optional[bool] = None, timeout: Optional[float] = None
     ) -> Completed[R]:
         """Pairs of an argument's place and its value, as they come."""
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
-        return Completed(self._feed(False, timeout, None), kept, interrupts.GoesOn(self))
-
-    def _feed(self, ordered: bool, timeout: Optional[float], progress: Optional[bool]) -> Stream[Indexed]:
-        return Stream(lambda: MapFeed(self, ordered, timeout, progress))
+        return Completed(Stream(lambda: MapFeed(self, False, timeout)), kept, interrupts.GoesOn(self))
 
     def __iter__(self) -> Values[R]:
         return self._iterated(None)
@@ -106,7 +116,8 @@ class Map(Job, Generic[R]):
 
     def _iterated(self, progress: Optional[bool]) -> Values[R]:
         after = interrupts.Ends(self) if self.is_ours else interrupts.GoesOn(self)
-        return Values(self._feed(self.ordered, None, progress), self.return_exceptions, after)
+        feed = Stream(lambda: MapFeed(self, self.ordered, None, progress, is_the_call=self.is_ours))
+        return Values(feed, self.return_exceptions, after)
 
     @property
     def result(self) -> _Result[R]:  # type: ignore[override]
@@ -152,9 +163,7 @@ class _Result(Generic[R]):
         progress: Optional[bool] = None,
     ) -> list[R]:
         __tracebackhide__ = True
-        with self._map.results(
-            ordered=True, return_exceptions=return_exceptions, timeout=timeout, progress=progress
-        ) as values:
+        with self._map._values(True, return_exceptions, timeout, progress, at_once=True) as values:
             return list(values)
 
     async def aio(
@@ -165,9 +174,7 @@ class _Result(Generic[R]):
         progress: Optional[bool] = None,
     ) -> list[R]:
         """The same, awaited; on any asyncio loop."""
-        async with self._map.results(
-            ordered=True, return_exceptions=return_exceptions, timeout=timeout, progress=progress
-        ) as values:
+        async with self._map._values(True, return_exceptions, timeout, progress, at_once=True) as values:
             return [value async for value in values]
 
 

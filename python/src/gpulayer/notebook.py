@@ -12,6 +12,8 @@ from typing import Any, Optional
 class Cell:
     """An output of the cell that runs."""
 
+    is_apart = True
+
     def __init__(self, display: Any) -> None:
         self._display = display
         self._handle: Any = None

@@ -11,7 +11,7 @@ from . import notebook
 
 #: What is over sooner says nothing, unless it was told to.
 _FIRST_AFTER_S = 0.2
-_AGAIN_AFTER_S = 0.1
+_AGAIN_AFTER_S = 0.25
 
 
 class Surface(Protocol):
@@ -22,6 +22,10 @@ class Surface(Protocol):
 
     def wipe(self) -> None:
         """Leaves nothing."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether what others write meanwhile stands elsewhere."""
 
 
 class Line:
@@ -38,18 +42,28 @@ class Line:
         return self._surface is not None
 
     @property
+    def is_due(self) -> bool:
+        """Whether `show` shows something."""
+        return self._surface is not None and time.monotonic() >= self._next_at
+
+    @property
     def again_s(self) -> float:
         """When it is worth while to come with something new."""
         return 1.0 if self._is_shown else _FIRST_AFTER_S
 
     def show(self, text: str, share: Optional[float] = None) -> None:
         """Shows a text in place of the last one, as often as somebody can read it. `share` of what is to do, 0 to 1."""
-        now = time.monotonic()
-        if self._surface is None or now < self._next_at:
+        if self._surface is None or not self.is_due:
             return
-        self._next_at = now + _AGAIN_AFTER_S
+        self._next_at = time.monotonic() + _AGAIN_AFTER_S
         self._is_shown = True
         self._surface.write("".join(letter if letter.isprintable() else "?" for letter in text), share)
+
+    def rest(self) -> None:
+        """Makes room for what the caller may write now. The next `show` is told as the first was: not if it is soon."""
+        if self._surface is not None and not self._surface.is_apart:
+            self.clear()
+            self._next_at = max(self._next_at, time.monotonic() + _FIRST_AFTER_S)
 
     def clear(self) -> None:
         """Takes the line away."""
@@ -80,6 +94,8 @@ class Bar:
 
 
 class _StandardError:
+    is_apart = False
+
     def write(self, text: str, share: Optional[float]) -> None:
         bar = ""
         if share is not None:

@@ -190,7 +190,8 @@ class _Run:
         """Submits the job, once. On the background loop. Who is interrupted in the middle has left it."""
         submission, self._submission = self._submission, None
         if submission is not None:
-            self.job = await submission.submit()
+            # Somebody waits for its values: what no worker could ever take is refused.
+            self.job = await submission.submit(refuse_impossible=True)
 
     async def leave(self) -> None:
         """Cancels the job, if the run is not over. On the background loop."""
