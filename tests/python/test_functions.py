@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Iterator
 
 import gpulayer as gl
 import pytest
@@ -44,6 +44,86 @@ def test_called_plainly_it_runs_here() -> None:
     double = gl.remote(lambda x: (x * 2, os.getpid()))
     assert double(4) == (8, os.getpid())
     assert double.run(4)[0] == 8
+
+
+def test_arguments_that_it_does_not_take_are_told_here(client: gl.Client) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    run: Any = add.run
+    submit: Any = add.submit
+    calls: list[Callable[[], Any]] = [
+        run,
+        lambda: run(1, 2, 3),
+        lambda: run(1, c=2),
+        lambda: submit(1, 2, 3),
+        lambda: add.map([1], [2], [3]),
+        lambda: add.starmap([(1,), (1, 2), ()]),
+        lambda: add.map([1], kwargs={"a": 2}),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"^add\(a: '?int'?, b: '?int'? = 1\).*: ") as told:
+            call()
+        assert told.value.__cause__ is None
+    with pytest.raises(TypeError, match="missing a required argument: 'a' .call 2 of the map."):
+        add.starmap([(1,), (1, 2), ()])
+    assert not client.jobs(), "nothing was sent"
+
+    def with_seven(function: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def called() -> int:
+            return function(7)
+
+        return called
+
+    assert gl.remote(cpus=0.1, memory="64MiB")(with_seven(add.function)).run() == 8, "a wrapper's own arguments count"
+    assert gl.remote(cpus=0.1, memory="64MiB")(max).run(3, 4) == 4, "of one that does not tell the job finds out"
+
+
+def test_a_method_is_one_of_its_object() -> None:
+    class Model:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        @gl.remote(cpus=0.1, memory="64MiB")
+        def predict(self, x: int) -> int:
+            return self.factor * x
+
+        @gl.remote(cpus=0.1, memory="64MiB")
+        def count(self, x: int) -> Iterator[int]:
+            yield from range(self.factor, self.factor + x)
+
+        @staticmethod
+        @gl.remote(cpus=0.1, memory="64MiB")
+        def alone(x: int) -> int:
+            return x + 1
+
+    model = Model(3)
+    assert model.predict(2) == 6 and Model.predict(model, 2) == 6
+    assert model.predict.run(2) == 6 and list(model.predict.map([1, 2])) == [3, 6]
+    assert list(model.count.run(2)) == [3, 4] and Model.alone.run(2) == 3
+    assert model.predict.options(name="other").submit(5).result() == 15
+    with pytest.raises(TypeError, match="^predict.x: .*missing a required argument: 'x'"):
+        model.predict.run()  # type: ignore[call-arg]
+
+    class Local:
+        @gl.remote(cpus=0.1, memory="64MiB")
+        def twice(self, x: int) -> int:
+            return 2 * x
+
+        held = gl.remote(cpus=0.1, memory="64MiB")(abs)
+
+    assert Local().twice(2) == Local().twice.run(2) == 4 and Local().held.run(-1) == 1
+
+
+def test_what_is_no_function_is_refused_with_what_to_do() -> None:
+    with pytest.raises(TypeError, match="Path is a class: decorate its methods, or a function"):
+        gl.remote(Path)
+    for kind in (staticmethod, classmethod):
+        wrapped: Any = kind(max)
+        with pytest.raises(TypeError, match=f"@{kind.__name__} belongs above"):
+            gl.remote(wrapped)
 
 
 def test_a_submitted_call_is_a_job_with_a_value(client: gl.Client) -> None:
@@ -251,13 +331,21 @@ PROJECT = {
         @gl.remote(name="train")
         def train(x):
             return x * size, __file__
+
+        class Model:
+            def __init__(self, factor):
+                self.factor = factor
+
+            @gl.remote
+            def times(self, x):
+                return x * self.factor * size
         """,
     "main.py": """
         import pathlib, sys
         sys.path.insert(0, "src")
         import gpulayer as gl
         from model import layers
-        from model.train import train
+        from model.train import Model, train
 
         @gl.remote
         def local(x):
@@ -268,7 +356,7 @@ PROJECT = {
             value, file = train.run(2)
             print(value, local.run(1), "/src/model/" in file and not file.startswith(sys.argv[1]))
             pathlib.Path("src/model/layers.py").write_text("size = 8  # edited\\n")
-            print(train.run(2)[0], train(2)[0])
+            print(train.run(2)[0], train(2)[0], Model(10).times.run(2), Model(10).times(2))
         """,
 }
 
@@ -280,7 +368,7 @@ def test_modules_of_the_project_travel_and_go_by_reference(tmp_path: Path) -> No
     env = dict(os.environ, PYTHONPATH=SOURCES)
     command = [sys.executable, "-W", "error", "main.py", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("14 8 True\n16 14\n", ""), "what was edited travels anew"
+    assert (done.stdout, done.stderr) == ("14 8 True\n16 14 160 140\n", ""), "what was edited travels anew"
 
 
 def test_an_interpreter_of_ones_own_choice_gets_what_it_lacks(tmp_path: Path) -> None:

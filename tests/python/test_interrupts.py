@@ -89,7 +89,11 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(client: gl.Client, tmp_p
     [job] = client.jobs()
     until(lambda: job.refresh().record.cancel_requested_at)
     script.interrupt()
-    assert f"job {job} cancelled" in script.said() and job.refresh().state == "cancelled"
+    assert script.said().splitlines() == [
+        f"gpulayer: cancelling job {job}; Ctrl-C again ends it at once",
+        f"gpulayer: job {job} cancelled · {steps(job)}",
+    ]
+    assert job.refresh().state == "cancelled"
 
 
 def test_an_interrupt_before_the_answer_leaves_nothing_behind(

@@ -185,6 +185,20 @@ def test_what_cannot_run_is_explained(client: gl.Client) -> None:
     assert isinstance(job.explain(), gl.PastExplanation)
 
 
+def test_what_runs_waits_for_nothing_and_says_so(client: gl.Client, tmp_path: Path) -> None:
+    wait = f"while ! [ -e {tmp_path}/go ]; do sleep 0.01; done"
+    spec = gl.command(shell=wait, cpus=0.1, memory="64MiB")
+    job, array = client.submit(spec), client.submit(spec | {"array": {"count": 2, "max_running": 1}})
+    until(lambda: job.refresh().state == array.refresh().state == "running")
+    told = job.explain()
+    assert isinstance(told, gl.PastExplanation) and told.summary.startswith("it does not wait: it is running since ")
+    assert [each.worker for each in told.placements] == [job.record.worker] and told._repr_html_()
+    assert "1 running" in array.explain().summary and "1 queued" in array.explain().summary
+    (tmp_path / "go").touch()
+    job.result()
+    array.result()
+
+
 def test_one_key_is_one_job(client: gl.Client) -> None:
     spec = gl.command(["true"])
     first, second = client.submit(spec, key="tonight"), client.submit(spec, key="tonight")

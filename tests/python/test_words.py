@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,40 @@ def test_on_the_own_daemon_a_command_finds_this_environment_unless_told_otherwis
 def test_a_line_of_shell_is_no_argv() -> None:
     with pytest.raises(gl.ConfigurationError, match="shell="):
         gl.command("python train.py")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "written"),
+    [
+        ({"python": 3.11}, 'python="3.12"'),
+        ({"secrets": ["HF_TOKEN"]}, 'secrets={"HF_TOKEN": "name:HF_TOKEN"}'),
+        ({"env": ["A=1"]}, 'env={"NAME": "value"}'),
+        ({"labels": "x"}, 'labels={"team": "vision"}'),
+        ({"frameworks": ["torch"]}, 'frameworks={"torch": ">=2.3"}'),
+        ({"inputs": ["x"]}, 'inputs={"data": "local/file"}'),
+        ({"inputs": {"x": 5}}, 'inputs={"data": "local/file"}'),
+        ({"retries": "x"}, "retries=2"),
+        ({"retries": True}, "retries=2"),
+        ({"retry_on": 5}, 'retry_on=["worker_lost"]'),
+        ({"outputs": 5}, 'outputs=["model.pt"]'),
+        ({"outputs": [5]}, 'outputs=["model.pt"]'),
+        ({"on": 5}, "on={"),
+        ({"after": 5}, "after=job"),
+        ({"array": 1.5}, "array=100"),
+        ({"argv": 5}, "argv=["),
+        ({"requirements": 5}, 'requirements=["torch==2.4"]'),
+        ({"requirements": "numpy"}, "requirements=['numpy']"),
+        ({"requirements": "numpy<2"}, "requirements=['numpy<2']"),
+    ],
+)
+def test_a_word_of_a_wrong_type_says_how_it_is_written(wrong: Any, written: str) -> None:
+    [word] = wrong
+    with pytest.raises(gl.ConfigurationError, match=re.escape(written)) as told:
+        gl.command(**{"argv": ["true"], **wrong})
+    assert str(told.value).startswith(word)
+    if word not in ("argv", "array"):
+        with pytest.raises(gl.ConfigurationError, match=re.escape(written)):
+            gl.remote(**wrong)(len)
 
 
 def test_a_word_that_is_nearly_one_is_told_at_once() -> None:

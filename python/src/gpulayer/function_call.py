@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import secrets
 import sys
 import time
+import types
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterable, Mapping, Optional, cast
 
 import cloudpickle
@@ -18,7 +20,7 @@ from .default import default_client
 from .errors import ConfigurationError, GPUlayerError, RefusedError
 from .function_job import CALLS_LABEL, FunctionJob
 from .maps import Map
-from .remote_function import PROGRAM, RemoteFunction, RemoteGenerator
+from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator
 from .results import Outcome
 from .spec import Spec, command, is_address, own_python
 
@@ -66,6 +68,8 @@ def template(words: Mapping[str, Any]) -> Spec:
 
 def one(function: RemoteFunction[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
     """One call."""
+    __tracebackhide__ = True
+    fits(function, [Call(args, kwargs)])
     return Submission(function, lambda packing: _spec_of_one(function, packing, Call(args, kwargs)))
 
 
@@ -81,10 +85,36 @@ def many(
     for name, given in (("concurrency", concurrency), ("chunksize", chunksize)):
         if given is not None and given < 1:
             raise ConfigurationError(f"{name}={given} is too small: at least 1")
+    fits(function, calls)
     if not calls:
         return Submission(function, None)
     size = chunksize or math.ceil(len(calls) / (_JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS))
     return Submission(function, lambda packing: _spec_of_many(function, packing, calls, size, concurrency))
+
+
+def fits(function: RemoteFunction[..., Any], calls: Iterable[Call]) -> None:
+    """Complains, as a call here would, of arguments that the function does not take. Not of one that does not tell."""
+    __tracebackhide__ = True
+    plain: Any = function.function
+    if isinstance(plain, Method):
+        plain = types.MethodType(plain.__func__, plain.__self__)
+    try:
+        # What a wrapper says of the wrapped is not what it takes itself.
+        signature = inspect.signature(plain, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    # Only how many and which names they have counts.
+    seen: set[object] = set()
+    for place, call in enumerate(calls):
+        shape = (len(call.args), tuple(call.kwargs))
+        if shape in seen:
+            continue
+        seen.add(shape)
+        try:
+            signature.bind(*call.args, **call.kwargs)
+        except TypeError as fault:
+            which = f" (call {place} of the map)" if place else ""
+            raise TypeError(f"{_name(function)}{signature}: {fault}{which}") from None
 
 
 def _spec_of_one(function: RemoteFunction[..., Any], packing: Packing, call: Call) -> Mapping[str, Any]:

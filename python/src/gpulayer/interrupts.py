@@ -30,6 +30,16 @@ class GoesOn:
         """A task that is cancelled is its program's matter, which has the job."""
 
 
+class _Alone:
+    """The `background.Aftermath` of waiting that whoever waits says everything about."""
+
+    def interrupted(self) -> None:
+        """Nothing."""
+
+    async def cancelled(self) -> None:
+        """Nothing."""
+
+
 class Ends:
     """The `background.Aftermath` of a job that is nobody's but the call's."""
 
@@ -67,6 +77,8 @@ async def _order(job: Job, now: bool) -> None:
 
 
 async def _ended(job: Job, now: bool) -> None:
+    # Else the wait would tell of an interrupt as well.
+    background.if_left(_Alone())
     await _order(job, now)
     await job.wait.aio(progress=False)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, T
 
 from . import background, routes, tables
 from .both import both
-from .errors import JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
+from .errors import ConflictError, JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
 from .event_stream import Follower, Pages
 from .interrupts import GoesOn
 from .outputs import Outputs, bring
 from .quantities import shown_size, shown_span
-from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, Task
+from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, PastPlacement, Task
 from .routes import Route
 from .stream import Stream
 from .terminal import Line
@@ -249,10 +249,46 @@ class Job:
 
     @both
     async def explain(self) -> Union[Explanation, PastExplanation]:
-        """Why it waits, worker by worker; of an ended job what it had waited for and where it ran. A `ConflictError`
-        (`not_waiting`) while it runs."""
-        answer = await self._call(routes.EXPLAIN_JOB)
+        """Why it waits, worker by worker; of a job that does not wait any more what it had waited for, and where it runs or
+        ran."""
+        try:
+            answer = await self._call(routes.EXPLAIN_JOB)
+        except ConflictError as refused:
+            if refused.code != "not_waiting":
+                raise
+            return await self._placed()
         return read(Explanation, answer) if "verdict" in answer else read(PastExplanation, answer)
+
+    async def _placed(self) -> PastExplanation:
+        """What there is to say of one that runs."""
+        record, tasks = await self.refreshed(), read_all(Task, (await self._call(routes.TASKS))["items"])
+        since = f" since {record.started_at:%H:%M:%S} UTC" if record.started_at and not record.ended else ""
+        stand = record.progress if record.spec.get("array") and isinstance(record.progress, Mapping) else {}
+        children = ", ".join(f"{count} {name}" for name, count in stand.items() if count and name != "total")
+        summary = f"it does not wait: it is {record.state.replace('_', ' ')}{since}"
+        return PastExplanation(
+            state=record.state,
+            summary=f"{summary} · of its jobs {children}: children() has each" if children else summary,
+            queued_at=record.submitted_at,
+            waited_s=((record.scheduled_at or record.submitted_at) - record.submitted_at).total_seconds(),
+            attempts=record.attempt,
+            preemptions=0,
+            placed=len(tasks),
+            placements=tuple(
+                PastPlacement(
+                    task_id=task.id,
+                    attempt=task.attempt,
+                    worker=task.worker,
+                    placed_at=task.assigned_at,
+                    started_at=task.started_at,
+                    ended_at=task.ended_at,
+                    gpus=task.gpus,
+                    reason=task.end.reason if task.end else None,
+                    rank=task.rank,
+                )
+                for task in reversed(tasks)
+            ),
+        )
 
     # What one does with it.
 

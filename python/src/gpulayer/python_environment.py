@@ -36,7 +36,8 @@ def _lines(path: Path, depth: int) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
-        hint = "" if re.fullmatch(r"[\w./~-]+", str(path)) else "; lines are given as a list"
+        is_a_path = os.sep in str(path) or path.suffix in (".txt", ".in", ".lock")
+        hint = "" if depth or is_a_path else f"; lines are given as a list: requirements=[{str(path)!r}]"
         raise ConfigurationError(f"requirements: {path} cannot be read: {fault}{hint}") from fault
     lines: list[str] = []
     for line in map(str.strip, text.splitlines()):

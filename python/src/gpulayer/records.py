@@ -302,7 +302,7 @@ class PastPlacement:
 
 @dataclass(frozen=True)
 class PastExplanation:
-    """What a job that has ended had waited for, and where it ran."""
+    """What a job that does not wait any more had waited for, and where it runs or ran."""
 
     state: str
     summary: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import types
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union, overload
 
 from .both import both, finished
@@ -14,15 +15,17 @@ from .both import both, finished
 if TYPE_CHECKING:
     from typing import Coroutine
 
-    from typing_extensions import ParamSpec
+    from typing_extensions import Concatenate, ParamSpec, Self
 
     from .function_job import FunctionJob
     from .maps import Map
     from .yields import RunYields
 
     P = ParamSpec("P")
+    Q = ParamSpec("Q")
 else:
     P = TypeVar("P")
+    Q = TypeVar("Q")
 R = TypeVar("R")
 
 #: The module of the program itself: there is another one elsewhere. The second is its name in a child that
@@ -38,6 +41,14 @@ class RemoteFunction(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], words: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
+        if isinstance(function, (staticmethod, classmethod)):
+            kind = type(function).__name__
+            raise TypeError(f"@{kind} belongs above @gpulayer.remote, which takes the function itself")
+        if isinstance(function, type):
+            raise TypeError(
+                f"gpulayer.remote takes a function, and {function.__name__} is a class: decorate its methods, or a function "
+                "that makes one; with reuse=True what a function keeps in a global is there for the next call"
+            )
         if not callable(function):
             raise TypeError(f"gpulayer.remote takes a function, and not {type(function).__name__}")
         #: The function itself.
@@ -53,6 +64,21 @@ class RemoteFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...
+    @overload
+    def __get__(
+        self: RemoteFunction[Concatenate[Any, Q], R], instance: object, owner: Optional[type] = None
+    ) -> RemoteFunction[Q, R]: ...
+    def __get__(self, instance: Any, owner: Optional[type] = None) -> Any:
+        # In a class it is a method: `self` travels with each call.
+        function: Any = self.function
+        if instance is None or not isinstance(function, types.FunctionType):
+            return self
+        by_name = getattr(type(instance), function.__name__, None) is self
+        method = Method(function, instance) if by_name else types.MethodType(function, instance)
+        return type(self)(method, self.words)
 
     @finished
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Callable[[], R]]:
@@ -135,6 +161,20 @@ class RemoteFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<remote {getattr(self.function, '__qualname__', self.function)!s}>"
+
+
+class Method:
+    """A remote function of an object. It travels as the object and the name."""
+
+    def __init__(self, function: Callable[..., Any], instance: Any) -> None:
+        self.__func__, self.__self__ = function, instance
+        self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.__self__, self.__name__)
 
 
 class RemoteGenerator(RemoteFunction[P, R]):

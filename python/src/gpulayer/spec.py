@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Sequence, Un
 from .errors import ConfigurationError
 from .python_environment import Requirements, python_field
 from .quantities import Size, Span, size_bytes, span_s
+from .word_types import check
 
 if TYPE_CHECKING:
     from .client import Client
@@ -120,6 +121,7 @@ def command(
     - `retries`: how often it is tried again (`max_attempts` - 1), for the reasons in `retry_on`.
     - `more`: any other field of the contract, as it stands there.
     """
+    check(locals())
     for word in more:
         _is_meant(word)
     run: dict[str, Any] = {}
