@@ -112,7 +112,7 @@ def test_a_method_is_one_of_its_object() -> None:
         def twice(self, x: int) -> int:
             return 2 * x
 
-        held = gl.remote(cpus=0.1, memory="64MiB")(abs)
+        held: Any = gl.remote(cpus=0.1, memory="64MiB")(abs)
 
     assert Local().twice(2) == Local().twice.run(2) == 4 and Local().held.run(-1) == 1
 

@@ -340,8 +340,7 @@ def test_a_run_that_the_program_leaves_open_is_cancelled_with_it(client: gl.Clie
         "print(next(run))\n"
     )
     client.server()
-    env = {**os.environ, "GPULAYER_URL": f"unix:{os.environ['GPULAYER_HOME']}/state/gpulayer.sock"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
     [job] = client.jobs(name="left open")
     assert job.wait(60).state == "cancelled"
@@ -521,8 +520,7 @@ def test_a_killed_client_loses_nothing(client: gl.Client, tmp_path: Path) -> Non
         f"run = gl.remote(waits_at).run({str(place)!r}, {str(go)!r}, 3)\n"
         "for value in run:\n    print(value, run.job.id, flush=True)\n"
     )
-    env = {**os.environ, "GPULAYER_URL": f"unix:{os.environ['GPULAYER_HOME']}/state/gpulayer.sock"}
-    with subprocess.Popen([sys.executable, program], env=env, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         _, job_id = process.stdout.readline().split()
         process.kill()

@@ -185,7 +185,7 @@ def _search(paths: "list[str]") -> None:
     elif paths != _searched:
         _flush()
         os.set_inheritable(CALLS, True)
-        os.execv(sys.executable, [sys.executable, *_program])
+        os.execv(sys.executable, [sys.executable, *_started_as])
 
 
 # Only when somebody wants the task to stop.
@@ -792,7 +792,7 @@ def main(folder: str) -> int:
 
 _may_stay = True
 #: How this one was started.
-_program: "list[str]" = []
+_started_as: "list[str]" = []
 
 
 def _serve() -> int:
@@ -903,7 +903,7 @@ def _bytes(text: "Any") -> bytes:
 def begin() -> int:
     """As a program: the exit status."""
     global WORKSPACE
-    _program[:] = sys.argv
+    _started_as[:] = sys.argv
     # The path of a workspace that other tasks will have as well.
     lasting = sys.argv.pop() if len(sys.argv) > 1 else None
     if lasting is not None:
