@@ -382,6 +382,32 @@ def test_an_interpreter_of_ones_own_choice_gets_what_it_lacks(tmp_path: Path) ->
     assert prefix == str(tmp_path / "bare") and squared(3) == 9
 
 
+POOL = """
+import multiprocessing, pickle, sys
+from concurrent.futures import ProcessPoolExecutor
+import gpulayer as gl
+
+@gl.remote(cpus=0.1, memory="64MiB")
+def double(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        print(list(pool.map(double.run, range(3))), list(pool.submit(double.map, [4]).result()))
+        print(pool.submit(double.submit(5).result).result())
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_calls_go_through_a_pool_of_processes(how: str, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(POOL)
+    env = dict(os.environ, PYTHONPATH=SOURCES)
+    command = [sys.executable, "main.py", how]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[0, 2, 4] [8]\n10\n", "")
+
+
 def test_a_function_of_a_spawned_child_travels_as_that_of_its_parent(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(
         textwrap.dedent(

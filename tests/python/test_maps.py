@@ -11,7 +11,7 @@ from typing import Any
 
 import gpulayer as gl
 import pytest
-from conftest import kill_own_daemon, until
+from conftest import kill_own_daemon, lines, until
 from test_process import sockets, started
 
 
@@ -54,6 +54,7 @@ def test_values_come_in_the_order_of_the_arguments(client: gl.Client) -> None:
 
 def test_a_map_over_nothing_is_empty(client: gl.Client) -> None:
     none = gl.remote(abs).map([])
+    assert (str(none), repr(none)) == ("of nothing", "<Map of nothing>")
     assert list(none) == none.result() == [] and len(none) == 0 and none.succeeded
     assert client.jobs() == []
 
@@ -69,6 +70,31 @@ def test_values_come_as_they_are_done_when_asked_so(tmp_path: Path) -> None:
         assert sorted(next(pairs) for _ in range(2)) == [(0, 0), (2, 20)]
         (tmp_path / "1").touch()
         assert list(pairs) == [(1, 10)] and list(stream) == [10]
+
+
+def test_logs_and_files_of_a_map_are_those_of_its_jobs(client: gl.Client, tmp_path: Path) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB", outputs="n")
+    def talk(n: int) -> None:
+        print("begin", n)
+        print("end", n)
+        Path("n").write_text(str(n))
+
+    values = talk.map(range(3))
+    expected = [f"{word} {n}" for n in range(3) for word in ("begin", "end")]
+    assert lines(values, follow=True) == expected == lines(values)
+    assert lines(values, tail=1) == ["end 0", "end 1", "end 2"]
+    with pytest.raises(gl.ConfigurationError, match=r"children\(\) has them"):
+        values.logs(after=1)
+    values.wait()
+    brought = values.outputs.download("out")
+    assert [str(path.relative_to(tmp_path)) for path in brought] == ["out/0/n", "out/1/n", "out/2/n"]
+    assert [path.read_text() for path in brought] == ["0", "1", "2"]
+    array = client.submit(gl.command(shell="echo $GPULAYER_ARRAY_INDEX", array=2, cpus=0.1, memory="64MiB"))
+
+    async def followed() -> list[str]:
+        return [line.text async for line in array.logs(follow=True)]
+
+    assert asyncio.run(followed()) == ["0", "1"]
 
 
 def test_an_exception_is_raised_in_its_turn_or_kept(tmp_path: Path) -> None:

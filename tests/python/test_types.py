@@ -40,6 +40,19 @@ def test_what_comes_of_a_function_has_its_type() -> None:
     assert_type(values.result(), list[float])
     for value in values:
         assert_type(value, float)
+    assert_type(values.result(return_exceptions=True), list[Union[float, Exception]])
+    kept = half.map([1, 2], return_exceptions=True)
+    assert_type(kept, gl.Map[Union[float, Exception]])
+    assert_type(kept.result(), list[Union[float, Exception]])
+    assert_type(half.starmap([(1,)], return_exceptions=True), gl.Map[Union[float, Exception]])
+    assert_type(half.starmap([(1,)], return_exceptions=False), gl.Map[float])
+
+    async def awaited() -> None:
+        assert_type(await half.map.aio([1, 2]), gl.Map[float])
+        assert_type(await half.map.aio([1, 2], return_exceptions=True), gl.Map[Union[float, Exception]])
+        assert_type(await values.result.aio(return_exceptions=True), list[Union[float, Exception]])
+
+    asyncio.run(awaited())
     assert_type(job.wait().state, str)
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, TypeVar, Union
 
 from . import background, routes, tables
+from .array_logs import ArrayLines
 from .both import both
-from .errors import ConflictError, JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
+from .errors import ConfigurationError, ConflictError, JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
 from .event_stream import Follower, Pages
 from .interrupts import GoesOn
 from .outputs import Outputs, bring
 from .quantities import shown_size, shown_span
 from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, PastPlacement, Task
 from .routes import Route
-from .stream import Stream
+from .stream import Batches, Stream
 from .terminal import Line
 from .wire import read, read_all
 
@@ -91,7 +92,8 @@ class Job:
 
     @property
     def outputs(self) -> Outputs:
-        """Its collected files; `.download(to)` brings them."""
+        """Its collected files; `.download(to)` brings them. An array has none itself: it brings those of its jobs, each
+        into a folder of its index."""
         return Outputs(self, self.record.outputs)
 
     @property
@@ -210,15 +212,25 @@ class Job:
         task: Optional[str] = None,
     ) -> Stream[LogLine]:
         """Its log, line by line, for `for` and `async for`. `follow`: until the job has ended, over cuts and restarts
-        of the server, no line lost or doubled. `after` is exclusive; `tail`: only so many of the last lines."""
+        of the server, no line lost or doubled. `after` is exclusive; `tail`: only so many of the last lines.
+
+        Of an array or a map the logs of its jobs, one after another in the order of their indices; `tail` of each."""
         query = {"tail": tail, "stream": stream, "task": task}
-        return self._stream(routes.LOGS, "log", lambda wire: read(LogLine, wire), query, follow, after)
+
+        def lines(job: Job) -> Batches[LogLine]:
+            return job._batches(routes.LOGS, "log", lambda wire: read(LogLine, wire), query, follow, after)
+
+        if not self.record.spec.get("array") or self.record.parent:
+            return Stream(lambda: lines(self))
+        if after:
+            raise ConfigurationError(f"after={after}: each job of {self} counts its own lines; children() has them")
+        return Stream(lambda: ArrayLines(self, lines))
 
     def events(self, follow: bool = False, *, after: int = 0) -> Stream[Event]:
         """What happened to it, in order, for `for` and `async for`."""
-        return self._stream(routes.EVENTS, "event", lambda wire: read(Event, wire), {}, follow, after)
+        return Stream(lambda: self._batches(routes.EVENTS, "event", lambda wire: read(Event, wire), {}, follow, after))
 
-    def _stream(
+    def _batches(
         self,
         route: Route,
         kind: str,
@@ -226,12 +238,12 @@ class Job:
         query: Mapping[str, object],
         following: bool,
         after: int,
-    ) -> Stream[T]:
+    ) -> Batches[T]:
         given = {name: value for name, value in query.items() if value is not None}
         names = {"job_id": self.id}
 
         if following:
-            return Stream(lambda: Follower(self.client.session, route, names, given, after, kind, convert))
+            return Follower(self.client.session, route, names, given, after, kind, convert)
         # The last lines are one answer; else it is page after page.
         whole = "tail" in given
 
@@ -240,7 +252,7 @@ class Job:
             answer: Mapping[str, Any] = await self._call(route, asked)
             return answer
 
-        return Stream(lambda: Pages(page, after, convert, whole))
+        return Pages(page, after, convert, whole)
 
     @both
     async def tasks(self) -> tuple[Task, ...]:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, Mapping, Optional, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Generator,
+    Generic,
+    Literal,
+    Mapping,
+    Optional,
+    TypeVar,
+    Union,
+    cast,
+    overload,
+)
 
 from . import background, interrupts, routes
 from .errors import GPUlayerError
@@ -144,9 +157,12 @@ class Map(Job, Generic[R]):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.client, self.raw, self.ordered, self.return_exceptions)
 
+    def __str__(self) -> str:
+        return super().__str__() if self.id else "of nothing"
+
     def __repr__(self) -> str:
         name = f" ({self.name})" if self.name else ""
-        return f"<Map {self.id}{name} of {len(self)} calls, {self.state}>"
+        return f"<Map {self.id}{name} of {len(self)} calls, {self.state}>" if self.id else "<Map of nothing>"
 
 
 class _Result(Generic[R]):
@@ -155,24 +171,48 @@ class _Result(Generic[R]):
     def __init__(self, map: Map[R]) -> None:
         self._map = map
 
+    @overload
+    def __call__(
+        self,
+        timeout: Optional[float] = None,
+        *,
+        return_exceptions: Literal[False, None] = None,
+        progress: Optional[bool] = None,
+    ) -> list[R]: ...
+    @overload
+    def __call__(
+        self, timeout: Optional[float] = None, *, return_exceptions: bool, progress: Optional[bool] = None
+    ) -> list[Union[R, Exception]]: ...
     def __call__(
         self,
         timeout: Optional[float] = None,
         *,
         return_exceptions: Optional[bool] = None,
         progress: Optional[bool] = None,
-    ) -> list[R]:
+    ) -> list[Any]:
         __tracebackhide__ = True
         with self._map._values(True, return_exceptions, timeout, progress, at_once=True) as values:
             return list(values)
 
+    @overload
+    async def aio(
+        self,
+        timeout: Optional[float] = None,
+        *,
+        return_exceptions: Literal[False, None] = None,
+        progress: Optional[bool] = None,
+    ) -> list[R]: ...
+    @overload
+    async def aio(
+        self, timeout: Optional[float] = None, *, return_exceptions: bool, progress: Optional[bool] = None
+    ) -> list[Union[R, Exception]]: ...
     async def aio(
         self,
         timeout: Optional[float] = None,
         *,
         return_exceptions: Optional[bool] = None,
         progress: Optional[bool] = None,
-    ) -> list[R]:
+    ) -> list[Any]:
         """The same, awaited; on any asyncio loop."""
         async with self._map._values(True, return_exceptions, timeout, progress, at_once=True) as values:
             return [value async for value in values]

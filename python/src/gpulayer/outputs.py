@@ -77,6 +77,13 @@ async def bring(
 ) -> list[Path]:
     """The body of `download` and `fetch`."""
     record = await job.refreshed()
+    if record.spec.get("array") and not record.parent:
+        found: list[Path] = []
+        for child in await job.children.aio():
+            if child.record.undeclared if undeclared else child.record.outputs:
+                into = os.path.join(to, str(child.record.array_index))
+                found += await bring(child, into, force=force, undeclared=undeclared, progress=progress)
+        return found
     wanted: Sequence[AnyFile] = record.undeclared if undeclared else record.outputs
     root = Path(os.path.abspath(to))
     root.mkdir(parents=True, exist_ok=True)

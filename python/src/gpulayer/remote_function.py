@@ -10,10 +10,10 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union, overload
 
-from .both import both, finished
+from .both import both, finished, method_of
 
 if TYPE_CHECKING:
-    from typing import Coroutine
+    from typing import Coroutine, Literal
 
     from typing_extensions import Concatenate, ParamSpec, Self
 
@@ -94,16 +94,8 @@ class RemoteFunction(Generic[P, R]):
 
         return one(self, args, kwargs).submit()
 
-    @both
-    def map(
-        self,
-        *iterables: Iterable[Any],
-        concurrency: Optional[int] = None,
-        return_exceptions: bool = False,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Coroutine[Any, Any, Map[R]]:
+    @property
+    def map(self) -> MapOf[R]:
         """Calls it for each argument, as one array job; iterating the `Map` gives the values. With several iterables
         it gets one argument of each, as with the built-in `map`; all are read to their end first.
 
@@ -111,35 +103,12 @@ class RemoteFunction(Generic[P, R]):
         `False` = values come as they are done. `chunksize`: so many calls in one job, by default as many as make a
         thousand jobs of all, with `reuse` 64. `kwargs`: arguments that all calls get.
         """
-        return self._mapped(zip(*iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
+        return MapOf(self)
 
-    @both
-    def starmap(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        *,
-        concurrency: Optional[int] = None,
-        return_exceptions: bool = False,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Coroutine[Any, Any, Map[R]]:
+    @property
+    def starmap(self) -> StarmapOf[R]:
         """The same for arguments that are there as tuples."""
-        return self._mapped(iterable, concurrency, return_exceptions, ordered, chunksize, kwargs)
-
-    def _mapped(
-        self,
-        arguments: Iterable[Iterable[Any]],
-        concurrency: Optional[int],
-        return_exceptions: bool,
-        ordered: bool,
-        chunksize: Optional[int],
-        kwargs: Optional[Mapping[str, Any]],
-    ) -> Coroutine[Any, Any, Map[R]]:
-        from .function_call import many
-
-        call = many(self, arguments, kwargs or {}, concurrency, chunksize)
-        return call.map(ordered, return_exceptions)
+        return StarmapOf(self)
 
     def options(self, **words: Any) -> RemoteFunction[P, R]:
         """The same function, its jobs with other words."""
@@ -161,6 +130,201 @@ class RemoteFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<remote {getattr(self.function, '__qualname__', self.function)!s}>"
+
+
+class MapOf(Generic[R]):
+    """`f.map(…)` and `f.map.aio(…)`."""
+
+    def __init__(self, function: RemoteFunction[..., R]) -> None:
+        self._function = function
+
+    @overload
+    def __call__(
+        self,
+        *iterables: Iterable[Any],
+        return_exceptions: Literal[False] = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[R]: ...
+    @overload
+    def __call__(
+        self,
+        *iterables: Iterable[Any],
+        return_exceptions: bool,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Union[R, Exception]]: ...
+    def __call__(
+        self,
+        *iterables: Iterable[Any],
+        return_exceptions: bool = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Any]:
+        """As `RemoteFunction.map` says."""
+        __tracebackhide__ = True
+        from . import background
+
+        return background.run(
+            _mapped(self._function, zip(*iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
+        )
+
+    @overload
+    async def aio(
+        self,
+        *iterables: Iterable[Any],
+        return_exceptions: Literal[False] = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[R]: ...
+    @overload
+    async def aio(
+        self,
+        *iterables: Iterable[Any],
+        return_exceptions: bool,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Union[R, Exception]]: ...
+    async def aio(
+        self,
+        *iterables: Iterable[Any],
+        return_exceptions: bool = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Any]:
+        """The same, awaited; on any asyncio loop."""
+        __tracebackhide__ = True
+        from . import background
+
+        return await background.join(
+            _mapped(self._function, zip(*iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return method_of(self._function, "map")
+
+    def __repr__(self) -> str:
+        return f"<map of {self._function!r}>"
+
+
+class StarmapOf(Generic[R]):
+    """`f.starmap(…)` and `f.starmap.aio(…)`."""
+
+    def __init__(self, function: RemoteFunction[..., R]) -> None:
+        self._function = function
+
+    @overload
+    def __call__(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[R]: ...
+    @overload
+    def __call__(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        return_exceptions: bool,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Union[R, Exception]]: ...
+    def __call__(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        return_exceptions: bool = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Any]:
+        """As `RemoteFunction.starmap` says."""
+        __tracebackhide__ = True
+        from . import background
+
+        return background.run(
+            _mapped(self._function, iterable, concurrency, return_exceptions, ordered, chunksize, kwargs)
+        )
+
+    @overload
+    async def aio(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[R]: ...
+    @overload
+    async def aio(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        return_exceptions: bool,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Union[R, Exception]]: ...
+    async def aio(
+        self,
+        iterable: Iterable[Iterable[Any]],
+        *,
+        return_exceptions: bool = False,
+        concurrency: Optional[int] = None,
+        ordered: bool = True,
+        chunksize: Optional[int] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Map[Any]:
+        """The same, awaited; on any asyncio loop."""
+        __tracebackhide__ = True
+        from . import background
+
+        return await background.join(
+            _mapped(self._function, iterable, concurrency, return_exceptions, ordered, chunksize, kwargs)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return method_of(self._function, "starmap")
+
+    def __repr__(self) -> str:
+        return f"<starmap of {self._function!r}>"
+
+
+def _mapped(
+    function: RemoteFunction[..., R],
+    arguments: Iterable[Iterable[Any]],
+    concurrency: Optional[int],
+    return_exceptions: bool,
+    ordered: bool,
+    chunksize: Optional[int],
+    kwargs: Optional[Mapping[str, Any]],
+) -> Coroutine[Any, Any, Map[Any]]:
+    __tracebackhide__ = True
+    from .function_call import many
+
+    return many(function, arguments, kwargs or {}, concurrency, chunksize).map(ordered, return_exceptions)
 
 
 class Method:
@@ -205,6 +369,9 @@ class RunOf(Generic[P]):
         run = self(*args, **kwargs)
         await run.begin()
         return run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return method_of(self._function, "run")
 
 
 #: `co_flags` of generators, and of those that are `async`.

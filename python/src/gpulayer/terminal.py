@@ -17,15 +17,14 @@ _AGAIN_AFTER_S = 0.25
 class Surface(Protocol):
     """Where a line can be written over."""
 
+    #: Whether what others write meanwhile stands elsewhere.
+    is_apart: bool
+
     def write(self, text: str, share: Optional[float]) -> None:
         """Shows a text, with a bar of what is done if there is a share, in place of the last one."""
 
     def wipe(self) -> None:
         """Leaves nothing."""
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether what others write meanwhile stands elsewhere."""
 
 
 class Line:
