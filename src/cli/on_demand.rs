@@ -87,8 +87,9 @@ pub enum StartError {
     },
     /// The command runs in a job, whose server is another one.
     #[error(
-        "this is part of a job, and a daemon under {} would end with it: name the job's server (GPULAYER_URL and \
-         GPULAYER_TOKEN, by `--env` and `--secret`), or a GPULAYER_HOME if a daemon of its own is meant", .home.display()
+        "this is part of a job, and a daemon under {} would end with it: name the job's server for this command \
+         (GPULAYER_URL and GPULAYER_TOKEN, or --server), or a GPULAYER_HOME if a daemon of its own is meant",
+        .home.display()
     )]
     InsideJob {
         /// Where it would live.
