@@ -3,7 +3,9 @@ do not work."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
 import gpulayer as gl
 import pytest
@@ -42,6 +44,20 @@ def test_waiting_for_what_can_never_run_is_refused() -> None:
     assert warned[0].filename == __file__, "where the call stands"
     assert "no worker could ever take it" in job.why and "no worker could ever take it" in job._repr_html_()
     job.cancel()
+
+
+def test_what_it_is_called_elsewhere_is_told() -> None:
+    function: Any = gl.remote(abs)
+    for name, meant in (("remote", "run"), ("delay", "submit"), ("spawn", "submit"), ("get", "submit"), ("imap", "map")):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; did you mean {meant}\("):
+            getattr(function, name)
+    assert not hasattr(function, "anything_else")
+
+
+def test_only_what_is_for_others_is_listed() -> None:
+    assert {name for name in dir(gl) if not name.startswith("__")} == {name for name in gl.__all__ if name[0] != "_"}
+    shown = str(inspect.signature(gl.remote(abs).map))
+    assert "*iterables" in shown and "chunksize" in shown and "Coroutine" not in shown
 
 
 def test_a_job_shows_how_far_it_says_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -71,8 +71,9 @@ def test_a_failure_says_why_with_the_end_of_its_log(client: gl.Client) -> None:
 
 def test_a_timeout_is_told_apart_from_the_end_of_the_patience(client: gl.Client) -> None:
     job = client.submit(gl.command(["sleep", "60"], timeout=0.2, grace=0))
-    with pytest.raises(gl.JobTimedOutError):
+    with pytest.raises(gl.JobTimedOutError) as late:
         job.result()
+    assert str(late.value).startswith(f"job {job} timed out\n")
     slow = client.submit(gl.command(["sleep", "60"]))
     with pytest.raises(gl.WaitTimeoutError, match="has not ended within 0.1 s"):
         slow.wait(0.1)
@@ -205,7 +206,7 @@ def test_one_key_is_one_job(client: gl.Client) -> None:
     assert first == second and len(client.jobs()) == 1
     with pytest.raises(gl.RefusedError) as fault:
         client.submit(gl.command(["false"]), key="tonight")
-    assert fault.value.code == "idempotency_key_reused"
+    assert fault.value.code == "idempotency_key_reused" and "key='tonight'" in str(fault.value)
 
 
 def test_conflicts_and_absences_are_errors_of_their_own(client: gl.Client) -> None:

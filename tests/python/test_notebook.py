@@ -69,6 +69,25 @@ def test_a_cell_shows_how_things_stand_and_nothing_at_the_end(
     assert len(outputs[3]) == 1 and "completed" in outputs[3][0]["data"]["text/html"], "nothing but the table"
 
 
+@pytest.mark.filterwarnings("default")  # those of the notebook's own libraries
+def test_a_cell_shows_a_map_in_one_line_to_its_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = executed(
+        home,
+        monkeypatch,
+        "import gpulayer as gl\n"
+        "@gl.remote(cpus=0.1, memory='64MiB')\n"
+        "def slow(x):\n"
+        "    import time\n"
+        "    time.sleep(0.5)\n"
+        "for value in slow.map(range(6), concurrency=1, chunksize=2):\n"
+        "    pass\n"
+        "gl.default_client().close()",
+    )
+    texts = [each["text/plain"] for each in watched.shown]
+    assert " 0 of 6 done " in texts[0] and any(" 4 of 6 done " in text for text in texts)
+    assert texts.index("") == len(texts) - 1, "written over, and empty at the end only"
+
+
 def test_tables_say_what_counts_and_escape_what_others_wrote() -> None:
     end = gl.End("exit_nonzero", "user", exit_code=3, detail="<b>", evidence=("line",), duration_s=90.0)
     shown = end._repr_html_()

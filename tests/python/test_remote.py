@@ -97,6 +97,12 @@ def test_a_wrong_token_and_none_are_refused(server: Server) -> None:
         assert fault.value.code == "unauthenticated"
 
 
+def test_who_has_no_token_hears_where_it_goes(server: Server) -> None:
+    with gl.connect(server.url, token="glc_wrong", pin=server.pin) as client:
+        with pytest.raises(gl.AuthenticationError, match=r"token=.*GPULAYER_TOKEN"):
+            client.whoami()
+
+
 def test_a_viewer_may_look_and_not_touch(server: Server, binary: str) -> None:
     import subprocess
 

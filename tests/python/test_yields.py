@@ -224,6 +224,27 @@ def test_a_run_that_no_worker_could_ever_take_is_refused(client: gl.Client) -> N
     assert len(client.jobs()) == 1
 
 
+def test_a_run_that_never_begins_is_a_mistake(client: gl.Client) -> None:
+    @gl.remote(client=client)
+    def count(n: int) -> Iterator[int]:
+        yield from range(n)
+
+    with pytest.warns(gl.GPUlayerWarning, match=r"^count.run\(…\) was never iterated over") as warned:
+        count.run(3)
+        gc.collect()
+    assert [each.filename for each in warned] == [__file__]
+    run: Any = count.run(2)
+    assert repr(run) == "<RunYields of count, not begun: iterating over it does>"
+    assert next(run) == 0 and repr(run) == f"<RunYields of count, begun, job {run.job}>"
+    assert list(run) == [1] and ", over, job " in repr(run)
+    closed: Any = count.run(2)
+    closed.close()
+    assert repr(closed) == "<RunYields of count, over>"
+    del closed
+    gc.collect()
+    assert len(client.jobs()) == 1
+
+
 def test_a_line_says_how_the_job_stands_until_the_first_value(
     client: gl.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,4 +142,5 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_home_of})
+    # Not its modules, which are nobody else's.
+    return sorted({*_home_of, *(name for name in globals() if name.startswith("__"))})

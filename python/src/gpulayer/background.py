@@ -193,6 +193,9 @@ def run(work: Coroutine[Any, Any, R]) -> R:
             # What it shows of its progress is gone then.
             wait({call.future}, _UNWOUND_WITHIN_S)
             call.aftermath.interrupted()
+        if isinstance(failed, KeyboardInterrupt):
+            # Where it waited says nothing.
+            raise failed.with_traceback(None)
         raise
     finally:
         call.let_go(wait=True)

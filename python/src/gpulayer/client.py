@@ -11,6 +11,7 @@ from . import background, baggage, copies, notices, routes
 from .attaching import Attach
 from .both import both
 from .endpoint import Endpoint
+from .errors import RefusedError, refusal
 from .function_job import job_of
 from .job_handle import Job, Jobs
 from .own_daemon import OwnDaemon
@@ -91,7 +92,13 @@ class Client:
     ) -> Job:
         """Submits a spec as `wire` made it."""
         headers = {**headers, **(_REFUSE if refuse_impossible else _STRICT)}
-        return self.job_of(await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
+        try:
+            return self.job_of(await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
+        except RefusedError as refused:
+            if refused.code != "idempotency_key_reused":
+                raise
+            detail = f"key={key!r} was used for another job; use a new key for a new one"
+            raise refusal({**refused.problem, "detail": detail}) from None
 
     @both
     def submit_all(self, specs: Iterable[AnySpec], *, key: Optional[str] = None) -> Coroutine[Any, Any, list[Job]]:

@@ -79,6 +79,8 @@ class UnexpectedAnswerError(GPUlayerError):
 class RefusedError(GPUlayerError):
     """The server's refusal (`application/problem+json`); programs go by `code` (docs/ERRORS.md)."""
 
+    #: What helps, in Python's words.
+    advice: Optional[str] = None
     code: str
     status: int
     title: str
@@ -107,6 +109,7 @@ class RefusedError(GPUlayerError):
         told = [f"{fault.pointer or '/'}: {fault.detail}" for fault in self.errors]
         # Of a single fault the detail says it all.
         lines += [f"  {text}" for text in told if text != self.detail]
+        lines += [f"  try: {self.advice}"] if self.advice else []
         lines.append(f"  ({self.code}, request {self.request_id})" if self.request_id else f"  ({self.code})")
         return "\n".join(lines)
 
@@ -116,6 +119,8 @@ class RefusedError(GPUlayerError):
 
 class AuthenticationError(RefusedError):
     """No valid token: unknown, expired, revoked, or none."""
+
+    advice = "gl.connect(…, token=\"…\"), or GPULAYER_TOKEN; `gpulayer up` there says where its client token lies"
 
 
 class ForbiddenError(RefusedError):
@@ -183,7 +188,8 @@ class JobFailedError(GPUlayerError):
         self.job = job
         self.end = end
         self.tail = tail
-        lines = [f"job {job} {job.state.replace('_', ' ')}: {end.reason}"]
+        reason = "" if end.reason == job.state else f": {end.reason}"
+        lines = [f"{job.noun} {job} {job.state.replace('_', ' ')}{reason}"]
         # What the evidence quotes is not said twice.
         told = (end.detail, *(text for text in end.evidence if text not in tail))
         lines += [f"  {text}" for text in told if text]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import math
@@ -70,7 +71,7 @@ def one(function: RemoteFunction[..., Any], args: tuple[Any, ...], kwargs: Mappi
     """One call."""
     __tracebackhide__ = True
     fits(function, [Call(args, kwargs)])
-    return Submission(function, lambda packing: _spec_of_one(function, packing, Call(args, kwargs)))
+    return Submission(function, functools.partial(_spec_of_one, function, call=Call(args, kwargs)))
 
 
 def many(
@@ -81,6 +82,7 @@ def many(
     chunksize: Optional[int],
 ) -> Submission:
     """Many calls as one array."""
+    __tracebackhide__ = True
     calls = [Call(tuple(each), kwargs) for each in arguments]
     for name, given in (("concurrency", concurrency), ("chunksize", chunksize)):
         if given is not None and given < 1:
@@ -89,7 +91,8 @@ def many(
     if not calls:
         return Submission(function, None)
     size = chunksize or math.ceil(len(calls) / (_JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS))
-    return Submission(function, lambda packing: _spec_of_many(function, packing, calls, size, concurrency))
+    make = functools.partial(_spec_of_many, function, calls=calls, size=size, concurrency=concurrency)
+    return Submission(function, make)
 
 
 def fits(function: RemoteFunction[..., Any], calls: Iterable[Call]) -> None:
@@ -118,6 +121,7 @@ def fits(function: RemoteFunction[..., Any], calls: Iterable[Call]) -> None:
 
 
 def _spec_of_one(function: RemoteFunction[..., Any], packing: Packing, call: Call) -> Mapping[str, Any]:
+    __tracebackhide__ = True
     name = _name(function)
     packed, named = packed_calls(packing, [call], name)
     entrypoint, value = _function(function.function, packing, name)
@@ -130,6 +134,7 @@ def _spec_of_one(function: RemoteFunction[..., Any], packing: Packing, call: Cal
 def _spec_of_many(
     function: RemoteFunction[..., Any], packing: Packing, calls: list[Call], size: int, concurrency: Optional[int]
 ) -> Mapping[str, Any]:
+    __tracebackhide__ = True
     name = _name(function)
     entrypoint, value = _function(function.function, packing, name)
     chunks = [calls[begin : begin + size] for begin in range(0, len(calls), size)]
@@ -170,6 +175,7 @@ def _name(function: RemoteFunction[..., Any]) -> str:
 
 def _function(function: Callable[..., Any], packing: Packing, name: str) -> tuple[Optional[str], Optional[Value]]:
     """Where a module has it, or else its pickle."""
+    __tracebackhide__ = True
     entrypoint = _entrypoint(function)
     if entrypoint is not None:
         return entrypoint, None
@@ -200,12 +206,15 @@ class Submission:
     def __init__(
         self, function: RemoteFunction[..., Any], make: Optional[Callable[[Packing], Mapping[str, Any]]]
     ) -> None:
+        __tracebackhide__ = True
         words = function.words
-        self._name = _name(function)
+        #: What is called.
+        self.name = _name(function)
         self._client = cast(Client, words.get("client") or default_client())
         self._key: Optional[str] = words.get("key")
         self._packing = Packing()
-        self._place = notices.here()
+        #: Where it is called.
+        self.place = notices.here()
         self._source: Optional[source.Source] = None
         self._spec: Optional[Spec] = None
         #: Submits, and gives the same job each time; there from the moment in which something is submitted.
@@ -214,7 +223,7 @@ class Submission:
         self._refuse_impossible = False
         if make is None:
             return
-        spec = template({"name": self._name[:255], **words})
+        spec = template({"name": self.name[:255], **words})
         given = words.get("source", "auto")
         if is_address(given):
             spec = spec | {"source": given}
@@ -273,7 +282,7 @@ class Submission:
         try:
             job = await self._found()
         except GPUlayerError as failed:
-            _LOG.warning("a call of %s was cut off, and may go on: %s", self._name, failed)
+            _LOG.warning("a call of %s was cut off, and may go on: %s", self.name, failed)
         else:
             await interrupts.Ends(job).cancelled()
 
@@ -288,7 +297,7 @@ class Submission:
             job = await self._tried_again()
         finally:
             self._packing.close()
-        await self._place.warn([job], self._key is not None)
+        await self.place.warn([job], self._key is not None)
         return job
 
     async def _tried_again(self) -> Job:

@@ -32,6 +32,19 @@ R = TypeVar("R")
 #: `multiprocessing` spawned.
 PROGRAM = ("__main__", "__mp_main__")
 
+_RUN, _SUBMIT = "did you mean run(…), which waits and gives the value?", "did you mean submit(…), which gives a job?"
+_GET = "did you mean submit(…).result()?"
+#: What it is called in other libraries.
+_ELSEWHERE = {
+    **dict.fromkeys(("remote", "call", "run_remote", "apply"), f"{_RUN} Or submit(…), which gives a job?"),
+    **dict.fromkeys(("delay", "spawn", "apply_async", "send", "enqueue", "schedule", "start"), _SUBMIT),
+    **dict.fromkeys(("get", "result", "wait", "gather"), _GET),
+    **dict.fromkeys(("remote_gen", "stream"), "did you mean run(…), which gives what it yields?"),
+    **dict.fromkeys(("for_each", "imap", "map_async", "imap_unordered", "apply_map"), "did you mean map(…)?"),
+    **dict.fromkeys(("bind", "with_options", "configure"), "did you mean options(…)?"),
+    **dict.fromkeys(("local",), "it runs here when it is called"),
+}
+
 
 class RemoteFunction(Generic[P, R]):
     """A function with the words of its jobs. `f(x)` runs it here, in this process."""
@@ -83,6 +96,7 @@ class RemoteFunction(Generic[P, R]):
     @finished
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Callable[[], R]]:
         """Runs it as a job and gives what it returns; what it raises is raised here, as itself."""
+        __tracebackhide__ = True
         from .function_call import one
 
         return one(self, args, kwargs).run()
@@ -90,6 +104,7 @@ class RemoteFunction(Generic[P, R]):
     @both
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, FunctionJob[R]]:
         """Submits a call: a job whose `result()` is what the function returns."""
+        __tracebackhide__ = True
         from .function_call import one
 
         return one(self, args, kwargs).submit()
@@ -113,6 +128,13 @@ class RemoteFunction(Generic[P, R]):
     def options(self, **words: Any) -> RemoteFunction[P, R]:
         """The same function, its jobs with other words."""
         return type(self)(self.function, {**self.words, **words})
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            meant = _ELSEWHERE.get(name)
+            hint = f"; {meant}" if meant else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> Union[str, tuple[Any, ...]]:
         # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
@@ -359,6 +381,7 @@ class RunOf(Generic[P]):
         self._function = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
+        __tracebackhide__ = True
         from .function_call import one
         from .yields import RunYields
 

@@ -55,6 +55,7 @@ class Yields(Generic[Y]):
         return self
 
     def __next__(self) -> Y:
+        __tracebackhide__ = True
         if self._over:
             raise StopIteration
         # Whatever fails but the reading: what comes after it would not be all.
@@ -155,7 +156,7 @@ class _Items:
                 with contextlib.suppress(GPUlayerError):
                     await self._job.refreshed()
                 span = shown_span(time.monotonic() - began)
-                line.show(f"{self._job} {self._job.state} {span}  {self._job.why}")
+                line.show(f"{self._job} {span}  {self._job._standing()}")
             return await reading
         finally:
             line.clear()
@@ -177,6 +178,9 @@ class _Run:
         self.process = os.getpid()
         self.job: Optional[FunctionJob[Any]] = None
         self.over = False
+        #: What it is a run of.
+        self.name = submission.name
+        self._place = submission.place
         #: Whether the caller has a key for it: whoever comes with that has the job, which goes on.
         self.is_kept = submission.is_keyed
         self._submission: Optional[Submission] = submission
@@ -192,6 +196,12 @@ class _Run:
         if submission is not None:
             # Somebody waits for its values: what no worker could ever take is refused.
             self.job = await submission.submit(refuse_impossible=True)
+
+    def lost(self) -> None:
+        """Nobody can ask for a value any more. As a coroutine that is never awaited, a run that never began is a mistake."""
+        if self.is_open and self._submission is not None:
+            self._place.say(f"{self.name}.run(…) was never iterated over, so it did not begin: it is a generator")
+        _leave(self)
 
     async def leave(self) -> None:
         """Cancels the job, if the run is not over. On the background loop."""
@@ -241,7 +251,7 @@ class RunYields(Generic[Y]):
         self._values: Optional[Yields[Y]] = None
         self._run = _Run(submission)
         _runs.add(self._run)
-        weakref.finalize(self, _leave, self._run).atexit = False
+        weakref.finalize(self, self._run.lost).atexit = False
 
     @property
     def job(self) -> Optional[FunctionJob[Any]]:
@@ -262,6 +272,7 @@ class RunYields(Generic[Y]):
         return self
 
     def __next__(self) -> Y:
+        __tracebackhide__ = True
         try:
             if self._run.over:
                 raise StopIteration
@@ -307,6 +318,13 @@ class RunYields(Generic[Y]):
             # Also of a task that was cancelled, which may wait for this.
             await asyncio.shield(self.aclose())
             raise
+
+    def __repr__(self) -> str:
+        job, run = self._run.job, self._run
+        if job is not None:
+            return f"<RunYields of {run.name}, {'over' if run.over else 'begun'}, job {job}>"
+        stand = "over" if run.over else "not begun: iterating over it does"
+        return f"<RunYields of {run.name}, {stand}>"
 
     def close(self) -> None:
         """Leaves it: cancels the job if it has not ended."""
