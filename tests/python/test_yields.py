@@ -167,10 +167,12 @@ def waits_at(place: str, go: str, n: int) -> Iterator[int]:
 
 def test_what_comes_of_a_generator_has_its_type(client: gl.Client) -> None:
     gl.use(client)
-    assert_type(count.run(1), Generator[int, None, str])
+    run = count.run(1)
+    assert_type(run, Generator[int, None, str])
+    run.close()
     job = count.submit(1)
     assert_type(job.stream(), gl.Yields[int])
-    assert isinstance(count.run(1), gl.RunYields) and job.wait().succeeded
+    assert isinstance(run, gl.RunYields) and job.wait().succeeded
 
 
 def test_values_come_as_they_are_yielded(client: gl.Client, tmp_path: Path) -> None:
@@ -336,7 +338,9 @@ def test_leaving_a_run_cancels_its_job(client: gl.Client, tmp_path: Path) -> Non
     assert cancelled() and list(run) == []
 
     begun = forever.run(os.urandom(100_000))
-    del begun
+    with pytest.warns(gl.GPUlayerWarning, match="never iterated over"):
+        del begun
+        gc.collect()
     assert len(client.jobs(name="forever")) == 3, "no value was asked for"
 
     left = forever.submit()

@@ -199,9 +199,10 @@ class _Run:
 
     def lost(self) -> None:
         """Nobody can ask for a value any more. As a coroutine that is never awaited, a run that never began is a mistake."""
-        if self.is_open and self._submission is not None:
-            self._place.say(f"{self.name}.run(…) was never iterated over, so it did not begin: it is a generator")
+        never_began = self.is_open and self._submission is not None
         _leave(self)
+        if never_began:
+            self._place.say(f"{self.name}.run(…) was never iterated over, so it did not begin: it is a generator")
 
     async def leave(self) -> None:
         """Cancels the job, if the run is not over. On the background loop."""
