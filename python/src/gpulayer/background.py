@@ -189,11 +189,11 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         call.leave(failed)
         if isinstance(failed, GPUlayerError):
             raise failed.with_traceback(None) from failed.__cause__
-        if isinstance(failed, KeyboardInterrupt) and call.aftermath is not None:
-            # What it shows of its progress is gone then.
-            wait({call.future}, _UNWOUND_WITHIN_S)
-            call.aftermath.interrupted()
         if isinstance(failed, KeyboardInterrupt):
+            # What it shows of its progress is gone then, and what comes after it is known.
+            wait({call.future}, _UNWOUND_WITHIN_S)
+            if call.aftermath is not None:
+                call.aftermath.interrupted()
             # Where it waited says nothing.
             raise failed.with_traceback(None)
         raise
@@ -279,7 +279,8 @@ class _Call(Generic[R]):
             self._work.close()
             self.future.cancel()
         else:
-            self._task.cancel()
+            # After its first step, which says what comes after it.
+            self.loop.call_soon(self._task.cancel)
 
     def _done(self, task: asyncio.Task[R]) -> None:
         # Asked for in any case: one that nobody hears of is no fault of the loop's.
