@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
 import gpulayer as gl
-from gpulayer import _runner, function_call
+from gpulayer import function_call
 from gpulayer.calls import Call, Packing
 
 
@@ -48,7 +48,10 @@ def run(
     task, workspace = folder / "function", folder / "workspace"
     (task / "values").mkdir(parents=True)
     workspace.mkdir(exist_ok=True)
-    shutil.copy(_runner.__file__, task / "run.py")
+    programs, package = folder / "runner", Path(gl.__file__).parent / "_runner"
+    if not programs.exists():
+        shutil.copytree(package, programs / "_gpulayer_runner", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(package / "run.py", programs)
     (task / "call.json").write_text(json.dumps({"entrypoint": None, "index": None, "item": None, **call}))
     for name, contents in {**files, **{f"values/{name}": data for name, data in values.items()}}.items():
         (task / name).write_bytes(contents)
@@ -56,7 +59,7 @@ def run(
     env["GPULAYER_STOP_FILE"] = str(folder / "stop")
     begin, pipe = "", subprocess.PIPE
     with subprocess.Popen(
-        [python, task / "run.py"], env=env, cwd=workspace, stdout=pipe, stderr=pipe, text=True
+        [python, programs / "run.py"], env=env, cwd=workspace, stdout=pipe, stderr=pipe, text=True
     ) as process:
         try:
             if stop:

@@ -36,13 +36,17 @@ use crate::process::RAISED_FILE;
 
 /// Where the runner lies in a worker's folder.
 const RUNNER_FOLDER: &str = "runner";
-/// A module, as Python compiles a program anew at each start.
-const RUNNER: (&str, &str) = ("_gpulayer_runner.py", include_str!("../../../python/src/gpulayer/_runner.py"));
-/// The program.
-const RUN: (&str, &str) = (
-    "run.py",
-    "if __name__ == \"__main__\":\n    import sys\n\n    from _gpulayer_runner import begin\n\n    sys.exit(begin())\n",
-);
+/// The program. It is short, since Python compiles it anew at each start.
+const RUN: &str = "run.py";
+/// Its package.
+const PACKAGE: &str = "_gpulayer_runner";
+const FILES: [(&str, &str); 5] = [
+    (RUN, include_str!("../../../python/src/gpulayer/_runner/run.py")),
+    ("_gpulayer_runner/__init__.py", include_str!("../../../python/src/gpulayer/_runner/__init__.py")),
+    ("_gpulayer_runner/faults.py", include_str!("../../../python/src/gpulayer/_runner/faults.py")),
+    ("_gpulayer_runner/serving.py", include_str!("../../../python/src/gpulayer/_runner/serving.py")),
+    ("_gpulayer_runner/yielding.py", include_str!("../../../python/src/gpulayer/_runner/yielding.py")),
+];
 const CALL_FILE: &str = "call.json";
 const RETURNED_FILE: &str = "returned";
 /// The mode of its folders: the task's own user, to whom they are given, is alone with them.
@@ -50,14 +54,14 @@ const PRIVATE: u32 = 0o700;
 
 /// The program that calls functions, in this worker's folder.
 pub(super) fn runner(worker_folder: &Path) -> PathBuf {
-    worker_folder.join(RUNNER_FOLDER).join(RUN.0)
+    worker_folder.join(RUNNER_FOLDER).join(RUN)
 }
 
 /// Puts it there as this build has it. Any task's user may read it.
 pub(super) fn install_runner(worker_folder: &Path) -> io::Result<()> {
     let folder = worker_folder.join(RUNNER_FOLDER);
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder)?;
-    for (name, text) in [RUNNER, RUN] {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder.join(PACKAGE))?;
+    for (name, text) in FILES {
         let path = folder.join(name);
         if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
             continue;
@@ -87,7 +91,8 @@ pub(super) async fn lay_out(
         move || {
             let made = make(&at, &call.file, with_values);
             // It may have been tidied away with other files of that age.
-            let is_there = || runner(&worker_folder).with_file_name(RUNNER.0).exists();
+            let folder = worker_folder.join(RUNNER_FOLDER);
+            let is_there = || FILES.iter().all(|(name, _)| folder.join(name).exists());
             let made = made.and_then(|()| if is_there() { Ok(()) } else { install_runner(&worker_folder) });
             made.map_err(|error| not_prepared(&error))
         }

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, Optional
 
 FORMAT = 1
+#: The folder of the program that this package is for, which is no place for modules of others.
+PROGRAMS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: The workspace: of a process that serves several tasks a path that leads to the one it has.
 WORKSPACE = os.getcwd()
 #: What the client sent for interpreters that lack it.
@@ -65,7 +67,7 @@ class Work:
     def load(self) -> None:
         """Reads everything but the arguments."""
         with open(os.path.join(self.folder, "call.json"), encoding="utf-8") as file:
-            call = _json(file.read())
+            call = read_json(file.read())
         self.is_json = call["serializer"] == "json"
         item = call.get("item")
         own = item if isinstance(item, dict) and "payload" in item else None
@@ -88,7 +90,7 @@ class Work:
         text, name = (call["payload"], "payload") if own is None else (own["payload"], "item")
         if text is None and os.path.exists(os.path.join(self.folder, name)):
             text = self._file(name).decode("utf-8")
-        given = _json(text) if text else {}
+        given = read_json(text) if text else {}
         args, kwargs = list(given.get("args", ())), dict(given.get("kwargs", {}))
         if own is None and item is not None:
             if isinstance(item, dict) and item and item.keys() <= {"args", "kwargs"}:
@@ -143,10 +145,12 @@ class Work:
 
                 value = asyncio.run(value)
             elif self.yields and type(value).__name__ in ("generator", "async_generator"):
-                value = _generated(self, value)
+                from .yielding import generated
+
+                value = generated(self, value)
         except BaseException as fault:
             if os.getpid() != self.process:
-                _told(self, fault)
+                tell(self, fault)
                 os._exit(1)
             raise
         if os.getpid() != self.process:
@@ -156,7 +160,7 @@ class Work:
 
     def leave_child(self) -> None:
         """The end of a child that the function forked: what it returns is nobody's, and the files are its parent's."""
-        _flush()
+        flush()
         os._exit(0)
 
     def _bytes(self, inline: "Optional[str]", name: str) -> bytes:
@@ -173,6 +177,8 @@ class Work:
 
 _functions: "dict[Any, Any]" = {}
 _searched: "Optional[list[str]]" = None
+#: How this process was started.
+_started_as: "list[str]" = []
 
 
 def _search(paths: "list[str]") -> None:
@@ -183,7 +189,7 @@ def _search(paths: "list[str]") -> None:
         _searched = paths
         sys.path[:0] = paths
     elif paths != _searched:
-        _flush()
+        flush()
         os.set_inheritable(CALLS, True)
         os.execv(sys.executable, [sys.executable, *_started_as])
 
@@ -192,6 +198,8 @@ def _search(paths: "list[str]") -> None:
 
 _was_stopped = False
 _forks_are_told = False
+#: Whether the process may serve another task.
+_may_stay = True
 
 
 def _heed_stops() -> None:
@@ -221,11 +229,11 @@ def _fork_ends() -> None:
 
 
 def _child_begins() -> None:
-    _heed_no_stops()
+    heed_no_stops()
     _fork_ends()
 
 
-def _heed_no_stops() -> None:
+def heed_no_stops() -> None:
     if _signal.getsignal(_signal.SIGTERM) is _stop:
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
 
@@ -248,24 +256,34 @@ def _asks() -> bool:
 def _call_ends() -> None:
     # The signal comes behind the word: who asks may be through before it.
     if not _asks():
-        _heed_no_stops()
+        heed_no_stops()
 
 
 def _stopped() -> int:
     """The end of a task that was stopped."""
     threading = sys.modules.get("threading")
-    if threading is not None and not all(thread.daemon for thread in _other_threads(threading)):
+    if threading is not None and not all(thread.daemon for thread in other_threads(threading)):
         import atexit
 
         # Nothing tells these threads to end.
         atexit._run_exitfuncs()
-        _flush()
+        flush()
         os._exit(STOPPED_STATUS)
-    _flush()
+    flush()
     return STOPPED_STATUS
 
 
-def _json(text: str) -> "Any":
+def other_threads(threading: "Any") -> "list[Any]":
+    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+def may_stay() -> bool:
+    """Whether the call left nothing that an ending process would wait for, and did not end the process."""
+    threading = sys.modules.get("threading")
+    return _may_stay and (threading is None or all(thread.daemon for thread in other_threads(threading)))
+
+
+def read_json(text: str) -> "Any":
     try:
         # The decoder alone; `json` brings `re`, which takes longer than a short call.
         from _json import make_scanner
@@ -325,7 +343,7 @@ def _set_program(function: "Any") -> None:
         sys.modules["_gpulayer_main"] = sys.modules["__main__"]
     _program = type(sys)("__main__")
     # What a child that `multiprocessing` spawns begins with.
-    _program.__file__ = __file__
+    _program.__file__ = os.path.join(PROGRAMS, "run.py")
     for name, value in ((getattr(inner, "__name__", ""), inner), *names.items()):
         if not name.startswith("__"):
             setattr(_program, name, value)
@@ -334,7 +352,7 @@ def _set_program(function: "Any") -> None:
 
 def _refuse_program(given: "Any") -> "Any":
     """What a program defines goes back as code: whoever asks for it may be another program."""
-    if (isinstance(given, type) or _is_python(given)) and given.__module__ == "__main__":
+    if (isinstance(given, type) or is_python(given)) and given.__module__ == "__main__":
         raise TypeError(f"{given.__qualname__} is of the program")
     return NotImplemented
 
@@ -435,7 +453,7 @@ def _cloudpickle() -> "Any":
     return cloudpickle
 
 
-def _dump(value: "Any", file: "BinaryIO", reduce: "Any" = None) -> None:
+def dump(value: "Any", file: "BinaryIO", reduce: "Any" = None) -> None:
     """Pickles into a file; by cloudpickle only what plain pickle cannot. `reduce`: what it does not return
     `NotImplemented` for is pickled as it says."""
     from _pickle import Pickler
@@ -477,7 +495,7 @@ def _write(work: Work, file: "BinaryIO") -> None:
 
         file.write(json.dumps(value, allow_nan=False).encode("ascii"))
     else:
-        _dump(value, file)
+        dump(value, file)
 
 
 def _write_many(work: Work, file: "BinaryIO") -> None:
@@ -488,7 +506,7 @@ def _write_many(work: Work, file: "BinaryIO") -> None:
     for call in work.calls:
         data = BytesIO()
         try:
-            _dump(work.call(call), data)
+            dump(work.call(call), data)
         except (Exception, SystemExit) as fault:
             from _pickle import Pickler
 
@@ -496,7 +514,7 @@ def _write_many(work: Work, file: "BinaryIO") -> None:
             pickler = Pickler(data, 4)
             # Without a memo: it would mix with that of the others.
             pickler.fast = True
-            pickler.dump({"ok": False, **_told(work, fault)})
+            pickler.dump({"ok": False, **tell(work, fault)})
             file.write(data.getbuffer()[2:-1])
         else:
             file.write(b"}(\x8c\x02ok\x88\x8c\x05value\x8e" + len(data.getbuffer()).to_bytes(8, "little"))
@@ -505,243 +523,18 @@ def _write_many(work: Work, file: "BinaryIO") -> None:
     file.write(b"e.")
 
 
-# Only for generators.
-
-
-def _generated(work: Work, generator: "Any") -> "Any":
-    """Hands on what a generator yields; gives what it returns, or the list of the values if that was asked for."""
-    values: "list[Any]" = []
-    if work.yields == "list":
-        _run(generator, values.append)
-        return values
-    yielding = Yielding(work)
-    try:
-        return _run(generator, yielding.take)
-    finally:
-        yielding.close()
-
-
-def _run(generator: "Any", take: "Any") -> "Any":
-    if type(generator).__name__ == "generator":
-        return _run_through(generator, take)
-    import asyncio
-
-    return asyncio.run(_run_through_async(generator, take))
-
-
-def _run_through(generator: "Any", take: "Any") -> "Any":
-    try:
-        while True:
-            try:
-                value = next(generator)
-            except StopIteration as end:
-                return end.value
-            take(value)
-    finally:
-        generator.close()
-
-
-async def _run_through_async(generator: "Any", take: "Any") -> None:
-    try:
-        async for value in generator:
-            take(value)
-    finally:
-        await generator.aclose()
-
-
-class Yielding:
-    """Writes values one behind the other into the file `yielded`, each behind eight bytes: its length. A long one goes
-    into a file of its own, `yielded.N`, and the highest bit of the eight says so."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._path = os.path.join(work.folder, "yielded")
-        self._n = 0
-        # At once: whoever looks for values finds that there are some.
-        self._file = open(self._path, "xb", buffering=0)
-        self._part: "Optional[BinaryIO]" = None
-
-    def take(self, value: "Any") -> None:
-        """The next one; it is the worker's when this returns."""
-        work = self._work
-        if os.getpid() != work.process:
-            work.leave_child()
-        work.stage = "return"
-        if self._part is None:
-            self._part = open(f"{self._path}.part", "w+b")
-        part = self._part
-        part.seek(0)
-        part.truncate()
-        if work.is_json:
-            import json
-
-            part.write(json.dumps(value, allow_nan=False).encode("ascii"))
-        else:
-            _dump(value, part)
-        self._n += 1
-        length = part.tell()
-        if length > LARGEST_IN_LINE_BYTES:
-            part.close()
-            self._part = None
-            os.rename(f"{self._path}.part", f"{self._path}.{self._n}")
-            self._write((length | 1 << 63).to_bytes(8, "little"))
-        else:
-            part.seek(0)
-            self._write(length.to_bytes(8, "little") + part.read(length))
-        work.stage = "call"
-
-    def close(self) -> None:
-        """Removes what was only for the writing."""
-        self._file.close()
-        if self._part is not None:
-            self._part.close()
-            os.unlink(f"{self._path}.part")
-
-    def _write(self, data: bytes) -> None:
-        written = 0
-        while written < len(data):
-            written += self._file.write(data[written:]) or 0
-
-
-# Only after a failure.
-
-
-def _told(work: Work, fault: BaseException) -> "dict[str, Any]":
+def tell(work: Work, fault: BaseException) -> "dict[str, Any]":
     """What the client is told of an exception; on standard error as Python would say it."""
-    import traceback
-    from binascii import b2a_base64
+    from .faults import told
 
-    place = fault.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename == __file__:
-        place = place.tb_next
-    fault.__traceback__ = place
-    stage, advice = work.stage, _advice(work, fault)
-    if stage == "load" and work.is_foreign:
-        there, here = _version(work.sender), _version(sys.version_info[:2])
-        fault = CallError(f"the function was sent as code of Python {there}, and this worker runs Python {here}")
-    try:
-        text = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))
-    except Exception:
-        text = f"{type(fault).__name__} (which cannot be shown)\n"
-    if isinstance(fault, CallError):
-        text = f"{fault}\n"
-    try:
-        message = str(fault)
-    except Exception:
-        message = "(its message cannot be shown)"
-    try:
-        print(text + (f"[{advice}]\n" if advice else ""), end="", file=sys.stderr, flush=True)
-    except Exception:
-        pass
-    data = None if isinstance(fault, CallError) else _pickled(fault)
-    return {
-        "type": type(fault).__qualname__,
-        "module": "gpulayer" if isinstance(fault, CallError) else type(fault).__module__,
-        "message": _clean(message),
-        "traceback": _clean(text),
-        "pickle": None if data is None else b2a_base64(data, newline=False).decode("ascii"),
-        "python": list(sys.version_info[:3]),
-        "stage": stage,
-        "advice": advice and _clean(advice),
-    }
+    return told(work, fault)
 
 
-def _version(version: "tuple[int, ...]") -> str:
-    return ".".join(map(str, version))
-
-
-def _clean(text: str) -> str:
-    """Without halves of characters, which no JSON may have."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-_REMOTE_USED = {
-    f"'function' object has no attribute '{name}'": name for name in ("run", "submit", "map", "starmap", "options")
-}
-
-
-def _advice(work: Work, fault: BaseException) -> "Optional[str]":
-    if isinstance(fault, CallError) and fault.advice:
-        return fault.advice
-    if isinstance(fault, ModuleNotFoundError) and fault.name:
-        top = fault.name.partition(".")[0]
-        if top == "cloudpickle":
-            return f"install cloudpickle for {sys.executable} on this worker, or submit by the Python package"
-        version = getattr(sys.modules.get(top), "__version__", None)
-        if top != fault.name and version is not None:
-            return (
-                f"{sys.executable} on this worker has {top} {version}, which has no {fault.name}: use the same version "
-                "at both ends"
-            )
-        if top != fault.name and top in sys.modules:
-            return f"{top} is there, without {fault.name}: add it to the project's source if it is a module of yours"
-        return (
-            f"{top} is not there for {sys.executable} on this worker: add it to the job's requirements if it is a "
-            "package, to the project's source if it is a module of yours"
-        )
-    if type(fault) is AttributeError:
-        used = _REMOTE_USED.get(str(fault))
-        if used:
-            return (
-                f"a remote function that travels as code is within the job the plain function: call it, f(…), or put it "
-                f"into a module of the project, where f.{used}(…) submits a job of its own"
-            )
-    if work.stage == "return":
-        return (
-            "return what can be sent: numbers, texts, arrays, lists and dicts of them; write anything else to a file "
-            "and declare it as an output"
-        )
-    if work.is_reading and work.sender != sys.version_info[:2]:
-        there, here = _version(work.sender), _version(sys.version_info[:2])
-        return (
-            f"code cannot go from Python {there} to {here}: run it where `python3` is {there} "
-            f'(`python="{there}"`), or use {here} on both ends, or put the function into a module of the project: '
-            "source works with both"
-        )
-    return None
-
-
-def _pickled(fault: BaseException) -> "Optional[bytes]":
-    from io import BytesIO
-
-    found = BytesIO()
-    try:
-        _dump(fault, found, _reduce_raised)
-    except Exception:
-        return None
-    data = found.getvalue()
-    return data if len(data) <= LARGEST_EXCEPTION_BYTES else None
-
-
-def _reduce_raised(given: "Any") -> "Any":
-    """Of an exception whose class has an `__init__` in Python: made without it. Pickle would call it with `args`, which
-    are what it gave to that of its base, and not what it takes."""
-    if not isinstance(given, BaseException):
-        return NotImplemented
-    kind: "Any" = type(given)
-    base: "Any" = kind
-    while base.__flags__ & 1 << 9:
-        base = base.__base__
-    if (
-        kind.__reduce__ is not BaseException.__reduce__
-        or kind.__reduce_ex__ is not object.__reduce_ex__
-        or not _is_python(kind.__init__)
-        or _is_python(kind.__new__)
-        # It has fields that only its `__init__` sets.
-        or base.__basicsize__ != BaseException.__basicsize__
-    ):
-        return NotImplemented
-    import copyreg
-
-    new: "Any" = copyreg.__newobj__  # type: ignore[attr-defined]
-    return new, (kind, *given.args), given.__dict__ or None
-
-
-def _is_python(function: "Any") -> bool:
+def is_python(function: "Any") -> bool:
     return type(function) is type(main)
 
 
-def _flush() -> None:
+def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -763,7 +556,7 @@ def main(folder: str) -> int:
         work.load()
         with open(part, "w+b") as file:
             _write(work, file)
-        _flush()
+        flush()
         _call_ends()
         os.rename(part, os.path.join(folder, "returned"))
         return 0
@@ -775,7 +568,7 @@ def main(folder: str) -> int:
             if os.path.exists(part):
                 os.unlink(part)
             return _stopped()
-        told = _told(work, fault)
+        told = tell(work, fault)
         import json
 
         if os.path.exists(part):
@@ -783,121 +576,9 @@ def main(folder: str) -> int:
         part = os.path.join(folder, "raised.part")
         with open(part, "w", encoding="ascii") as out:
             json.dump(told, out)
-        _flush()
+        flush()
         os.rename(part, os.path.join(folder, "raised"))
         return 1
-
-
-# Only for a process that may serve several tasks.
-
-_may_stay = True
-#: How this one was started.
-_started_as: "list[str]" = []
-
-
-def _serve() -> int:
-    """Calls for one task after another, until something is in the way of the next one. Its shim stops this process
-    between them, and ends it when nothing more comes."""
-    from _socket import socket
-
-    link = socket(fileno=CALLS)
-    os.set_inheritable(CALLS, False)
-    process, end = os.getpid(), os.fstat(CALLS)
-    while True:
-        status = main(os.environ["GPULAYER_FUNCTION"])
-        if os.getpid() != process or not _is_alone() or not _dies_with_parent():
-            return status
-        try:
-            # The call may have closed it, and opened something else in its place.
-            if not os.path.samestat(end, os.fstat(CALLS)):
-                return status
-            _let_go()
-            link.send(b'{"status": %d}' % status)
-        except OSError:
-            return status
-        if not _take_on(link):
-            return status
-
-
-def _is_alone() -> bool:
-    """Whether the call left nothing that an ending process would wait for."""
-    threading = sys.modules.get("threading")
-    if threading is None:
-        return _may_stay
-    return _may_stay and all(thread.daemon for thread in _other_threads(threading))
-
-
-def _other_threads(threading: "Any") -> "list[Any]":
-    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-
-
-_c: "Any" = None
-
-
-def _dies_with_parent() -> bool:
-    """Sees to it that this process ends with its shim, also while it is stopped."""
-    global _c
-    parent = os.getppid()
-    try:
-        if _c is None:
-            from ctypes import CDLL
-
-            _c = CDLL(None)
-        # PR_SET_PDEATHSIG, SIGKILL. Each time: a change of the user forgets it.
-        if _c.prctl(1, 9, 0, 0, 0) != 0:
-            return False
-    except Exception:
-        return False
-    return os.getppid() == parent
-
-
-def _let_go() -> None:
-    """Of all that is the task's."""
-    inside = sys.modules.get("gpulayer.inside")
-    if inside is not None:
-        inside.task_ends()
-    from _signal import ITIMER_REAL, setitimer
-
-    setitimer(ITIMER_REAL, 0)
-    _heed_no_stops()
-    _flush()
-    _c.fflush(None)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-    os.dup2(nothing, 2)
-    # It is one of them if the call had closed that.
-    if nothing > 2:
-        os.close(nothing)
-    os.chdir("/")
-
-
-def _take_on(link: "Any") -> bool:
-    """Waits for the next task; `False` = there is none."""
-    from _socket import CMSG_SPACE
-
-    said, sent, _, _ = link.recvmsg(1 << 20, CMSG_SPACE(8))
-    if not said or not sent:
-        return False
-    streams = sent[0][2]
-    for number in (1, 2):
-        stream = int.from_bytes(streams[4 * number - 4 : 4 * number], sys.byteorder)
-        os.dup2(stream, number)
-        os.close(stream)
-    for name in [name for name in os.environb if name.startswith(b"GPULAYER_")]:
-        del os.environb[name]
-    for name, value in _json(said.decode("utf-8"))["env"]:
-        os.environb[_bytes(name)] = _bytes(value)
-    os.chdir(os.environ["GPULAYER_WORKSPACE"])
-    # What was found in the folder of the last task, and was not.
-    sys.path_importer_cache.clear()
-    tempfile: "Any" = sys.modules.get("tempfile")
-    if tempfile is not None:
-        tempfile.tempdir = None
-    return True
-
-
-def _bytes(text: "Any") -> bytes:
-    return text.encode("utf-8") if isinstance(text, str) else bytes(text)
 
 
 def begin() -> int:
@@ -908,14 +589,18 @@ def begin() -> int:
     lasting = sys.argv.pop() if len(sys.argv) > 1 else None
     if lasting is not None:
         WORKSPACE = lasting
-    if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+    if sys.path and sys.path[0] == PROGRAMS:
         sys.path[0] = WORKSPACE
     else:
         sys.path.insert(0, WORKSPACE)
-    return main(os.environ["GPULAYER_FUNCTION"]) if lasting is None else _serve()
+    if lasting is None:
+        return main(os.environ["GPULAYER_FUNCTION"])
+    from .serving import serve
+
+    return serve()
 
 
-def _names_of_program() -> "dict[str, Any]":
+def names_of_program() -> "dict[str, Any]":
     """In a child that `multiprocessing` spawned, whose `__main__` is to be as its parent's."""
     try:
         Work(os.environ["GPULAYER_FUNCTION"]).load()
@@ -923,9 +608,3 @@ def _names_of_program() -> "dict[str, Any]":
         # It may do without.
         return {}
     return {} if _program is None else vars(_program)
-
-
-if __name__ == "__main__":
-    sys.exit(begin())
-elif __name__ == "__mp_main__":
-    globals().update(_names_of_program())

@@ -1,0 +1,16 @@
+"""The runner as a program; the package lies beside it under this name on a worker."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    from _gpulayer_runner import begin  # type: ignore[import-not-found]
+
+    sys.exit(begin())
+elif __name__ == "__mp_main__":
+    # A child that `multiprocessing` spawned: it has its parent's path, where this is not.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from _gpulayer_runner import names_of_program
+
+    del sys.path[0]
+    globals().update(names_of_program())

@@ -1,0 +1,104 @@
+"""Of the runner: generators, whose values go to the worker as they come."""
+
+import os
+
+from . import LARGEST_IN_LINE_BYTES, Work, dump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO, Optional
+
+
+def generated(work: Work, generator: "Any") -> "Any":
+    """Hands on what a generator yields; gives what it returns, or the list of the values if that was asked for."""
+    values: "list[Any]" = []
+    if work.yields == "list":
+        _run(generator, values.append)
+        return values
+    yielding = Yielding(work)
+    try:
+        return _run(generator, yielding.take)
+    finally:
+        yielding.close()
+
+
+def _run(generator: "Any", take: "Any") -> "Any":
+    if type(generator).__name__ == "generator":
+        return _run_through(generator, take)
+    import asyncio
+
+    return asyncio.run(_run_through_async(generator, take))
+
+
+def _run_through(generator: "Any", take: "Any") -> "Any":
+    try:
+        while True:
+            try:
+                value = next(generator)
+            except StopIteration as end:
+                return end.value
+            take(value)
+    finally:
+        generator.close()
+
+
+async def _run_through_async(generator: "Any", take: "Any") -> None:
+    try:
+        async for value in generator:
+            take(value)
+    finally:
+        await generator.aclose()
+
+
+class Yielding:
+    """Writes values one behind the other into the file `yielded`, each behind eight bytes: its length. A long one goes
+    into a file of its own, `yielded.N`, and the highest bit of the eight says so."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._path = os.path.join(work.folder, "yielded")
+        self._n = 0
+        # At once: whoever looks for values finds that there are some.
+        self._file = open(self._path, "xb", buffering=0)
+        self._part: "Optional[BinaryIO]" = None
+
+    def take(self, value: "Any") -> None:
+        """The next one; it is the worker's when this returns."""
+        work = self._work
+        if os.getpid() != work.process:
+            work.leave_child()
+        work.stage = "return"
+        if self._part is None:
+            self._part = open(f"{self._path}.part", "w+b")
+        part = self._part
+        part.seek(0)
+        part.truncate()
+        if work.is_json:
+            import json
+
+            part.write(json.dumps(value, allow_nan=False).encode("ascii"))
+        else:
+            dump(value, part)
+        self._n += 1
+        length = part.tell()
+        if length > LARGEST_IN_LINE_BYTES:
+            part.close()
+            self._part = None
+            os.rename(f"{self._path}.part", f"{self._path}.{self._n}")
+            self._write((length | 1 << 63).to_bytes(8, "little"))
+        else:
+            part.seek(0)
+            self._write(length.to_bytes(8, "little") + part.read(length))
+        work.stage = "call"
+
+    def close(self) -> None:
+        """Removes what was only for the writing."""
+        self._file.close()
+        if self._part is not None:
+            self._part.close()
+            os.unlink(f"{self._path}.part")
+
+    def _write(self, data: bytes) -> None:
+        written = 0
+        while written < len(data):
+            written += self._file.write(data[written:]) or 0
