@@ -454,3 +454,14 @@ def test_a_function_needs_no_file(how: str, tmp_path: Path) -> None:
         command, cwd=tmp_path, env=env, input="" if how == "-c" else script, capture_output=True, text=True, check=False
     )
     assert done.stdout == "2\n", done.stderr
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '"x"', '{"type": 1, "message": "m"}', "{" + " " * 10_000])
+def test_whatever_a_process_leaves_as_its_exception_is_an_error_that_says_so(text: str) -> None:
+    @gl.remote
+    def strange(text: str) -> None:
+        Path(os.environ["GPULAYER_FUNCTION"], "raised").write_text(text)
+        os._exit(1)
+
+    with pytest.raises(gl.RemoteError, match="what its process wrote of it cannot be understood; the log may say more"):
+        strange.run(text)

@@ -54,7 +54,9 @@ class Fetched:
     def read(self) -> Any:
         """The value; of what was raised, the fields of `raised`."""
         with self.open() as file:
-            if self.serializer == "json" or self.raised:
+            if self.raised:
+                return _fields(file)
+            if self.serializer == "json":
                 return json.load(file)
             return _unpickled(file)
 
@@ -144,6 +146,18 @@ def _unpickled(file: BinaryIO) -> Any:
             stage="here",
             advice=advice,
         ) from fault
+
+
+def _fields(file: BinaryIO) -> dict[str, Any]:
+    """Those of `raised`. Its file is the program's to write, so it may hold anything."""
+    try:
+        told = json.load(file)
+    except ValueError:
+        told = None
+    if isinstance(told, dict) and isinstance(told.get("type"), str) and isinstance(told.get("message"), str):
+        return told
+    message = "what its process wrote of it cannot be understood; the log may say more"
+    return {"type": "an exception", "message": message}
 
 
 def error_of(told: Mapping[str, Any], job: str) -> Exception:
