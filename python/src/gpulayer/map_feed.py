@@ -18,7 +18,6 @@ from .quantities import shown_span
 from .records import Explanation
 from .results import Outcome, fetched, outcomes
 from .terminal import Line
-from .wire import read
 
 if TYPE_CHECKING:
     from .maps import Map
@@ -172,8 +171,8 @@ class MapFeed:
         map = self._map
         if not (map.refuses_impossible and map.record.warnings) or (await map.refreshed()).state != "queued":
             return
-        told = read(Explanation, await self._session.call(routes.EXPLAIN_JOB, {"job_id": map.id}))
-        if told.verdict != "never":
+        told = await map.explain.aio()
+        if not isinstance(told, Explanation) or told.verdict != "never":
             return
         change = f" · this would do: {told.suggestions[0].change}" if told.suggestions else ""
         detail = f"no worker could ever take this map · {told.summary}{'' if change in told.summary else change}"

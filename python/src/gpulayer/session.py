@@ -286,8 +286,13 @@ def _root(failed: BaseException) -> str:
     return said[-1] if said else str(failed) or type(failed).__name__
 
 
+#: A server that went away in the middle of a handshake, which says nothing against it.
+_CUT_OFF = (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+
+
 def _tls_fault(failed: BaseException) -> Optional[ssl.SSLError]:
-    return next((each for each in _causes(failed) if isinstance(each, ssl.SSLError)), None)
+    faults = (each for each in _causes(failed) if isinstance(each, ssl.SSLError) and not isinstance(each, _CUT_OFF))
+    return next(faults, None)
 
 
 def _untrusted(where: str, fault: ssl.SSLError) -> UntrustedError:
