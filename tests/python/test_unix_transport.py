@@ -136,9 +136,9 @@ def test_a_large_answer_waits_for_who_reads_it(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % whole)
         for _ in range(whole // len(piece)):
             writer.write(piece)
+            # Two at once are more than Python 3.9 takes.
+            drained = asyncio.ensure_future(writer.drain())
             try:
-                # Two at once are more than Python 3.9 takes.
-                drained = asyncio.ensure_future(writer.drain())
                 await asyncio.wait_for(asyncio.shield(drained), 0.3)
             except asyncio.TimeoutError:
                 events[0].set()

@@ -10,7 +10,7 @@ if __name__ == "__main__":
 elif __name__ == "__mp_main__":
     # A child that `multiprocessing` spawned: it has its parent's path, where this is not.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from _gpulayer_runner import names_of_program
+    from _gpulayer_runner import names_of_program  # pyright: ignore[reportMissingImports]
 
     del sys.path[0]
     globals().update(names_of_program())
