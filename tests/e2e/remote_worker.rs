@@ -108,7 +108,7 @@ async fn an_array_of_calls_has_every_result_once_although_its_worker_was_lost_in
                 "payload": json!({"args": [house.path()]}).to_string()}},
             "inputs": [{"artifact": address, "path": "squares.py"}],
             "array": {"items": (0..CALLS).collect::<Vec<_>>(), "max_running": 6},
-            "resources": {"cpus": 0.01, "memory_bytes": 64 << 20},
+            "resources": {"cpus": 0.25, "memory_bytes": 64 << 20},
             "retry": {"max_attempts": 2}, "target": "remote",
         }))
         .await
