@@ -24,7 +24,8 @@ def check_wheel(path: Path) -> None:
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
         modes = {each.filename.rsplit("/", 1)[-1]: each.external_attr >> 16 for each in wheel.infolist()}
-    package = {f"gpulayer/{each.name}" for each in PACKAGE.iterdir() if each.suffix in (".py", ".typed")}
+    files = (each.relative_to(PACKAGE) for each in PACKAGE.rglob("*") if each.suffix in (".py", ".typed"))
+    package = {f"gpulayer/{each.as_posix()}" for each in files}
     programs = {name for name in names if ".data/scripts/" in name}
     assert package <= names, f"not in the wheel: {sorted(package - names)}"
     assert {name.rsplit("/", 1)[1] for name in programs} == {"gpulayer", "gpulayer-worker"}, programs
