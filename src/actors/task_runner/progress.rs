@@ -17,7 +17,7 @@ pub(super) struct Progress {
     said: Option<Word>,
     /// Where its secrets are looked up, if it has any.
     secrets: Option<(SecretSource, Arc<JobSpec>)>,
-    redactor: Option<Arc<Redactor>>,
+    redactor: Option<Redactor>,
 }
 
 impl Progress {
@@ -49,7 +49,7 @@ impl Progress {
         };
         if let Some((source, spec)) = self.secrets.take() {
             let found = tokio::task::spawn_blocking(move || redactor(&source, &spec.secrets)).await;
-            self.redactor = found.ok().flatten().map(Arc::new);
+            self.redactor = found.ok().flatten();
         }
         if let Some(redactor) = &self.redactor {
             progress::hide(progress, |text| redactor.redact(text));
