@@ -76,6 +76,7 @@ pub use oom_score::protect_from_out_of_memory;
 pub use open_files::raise_open_files;
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use prelude::Prelude;
+pub use raised::failures_bytes;
 pub use resident::Stay;
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
@@ -101,6 +102,8 @@ pub const GROUPS_FILE: &str = cgroup::RECORD;
 pub const FUNCTION_VARIABLE: &str = "GPULAYER_FUNCTION";
 /// Name of the file in that folder that says what the function raised.
 pub const RAISED_FILE: &str = "raised";
+/// Name of the file in that folder with what it returned.
+pub const RETURNED_FILE: &str = "returned";
 /// The variable by which [`sweep`] knows a task's processes. Whoever launches must set it in `env`.
 pub const TASK_ID_VARIABLE: &str = "GPULAYER_TASK_ID";
 

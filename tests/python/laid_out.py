@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
 import gpulayer as gl
 from gpulayer import function_call
 from gpulayer.calls import Call, Packing
+from gpulayer.results import several
 
 
 @dataclass
@@ -33,6 +35,14 @@ class Ran:
     def value(self) -> Any:
         assert self.returned is not None and self.status == 0, self.err
         return pickle.loads(self.returned)
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """What those of several calls raised that failed."""
+        assert self.returned is not None
+        with BytesIO(self.returned) as file:
+            outcomes, raised = several(file)
+        return [json.loads(line) for line, _ in zip(raised, (each for each in outcomes if not each["ok"]))]
 
 
 def run(

@@ -120,6 +120,28 @@ def test_an_exception_is_raised_in_its_turn_or_kept(tmp_path: Path) -> None:
     assert [type(each) for each in lost] == [gl.JobFailedError, gl.JobFailedError, float, float]
 
 
+def test_no_secret_comes_back_with_what_calls_of_one_job_raised(tmp_path: Path, home: Path) -> None:
+    @gl.remote
+    def login(x: int) -> int:
+        if x == 2:
+            raise ConnectionError("no route")
+        if x:
+            raise ConnectionError(f"not with {os.environ['KEY']}")
+        return x
+
+    place = tmp_path / "key"
+    place.write_text("s3cr3t/Value+of=28&characters")
+    place.chmod(0o600)
+    keyed = login.options(secrets={"KEY": f"file:{place}"})
+    values: list[Any] = keyed.map(range(4), chunksize=4, return_exceptions=True).result()
+    assert values[0] == 0 and type(values[2]) is ConnectionError and str(values[2]) == "no route"
+    for told in (values[1], values[3]):
+        assert type(told) is gl.RemoteError and told.message == "not with [secret KEY]"
+        assert "s3cr3t" not in str(told.remote_traceback)
+    for file in home.rglob("*"):
+        assert not file.is_file() or b"s3cr3t" not in file.read_bytes(), file
+
+
 def test_chunks_make_fewer_jobs_and_the_same_values(client: gl.Client) -> None:
     @gl.remote(cpus=0.1, memory="64MiB")
     def square(x: int) -> int:

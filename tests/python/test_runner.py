@@ -138,10 +138,22 @@ def test_several_calls_of_one_task_have_outcomes_of_their_own(tmp_path: Path) ->
             raise SystemExit(3)
         return "large" * 100_000 if x == 3 else [x]
 
-    outcomes = mapped(tmp_path, part, [0], [1], [2], [3], [4]).value
+    ran = mapped(tmp_path, part, [0], [1], [2], [3], [4])
+    outcomes, raised = ran.value, ran.failures
     assert [each["ok"] for each in outcomes] == [True, False, False, True, True]
     assert pickle.loads(outcomes[0]["value"]) == [0] and len(pickle.loads(outcomes[3]["value"])) == 500_000
-    assert type(error_of(outcomes[1], "…abc")) is ZeroDivisionError and outcomes[2]["type"] == "SystemExit"
+    assert len(raised) == 2 and type(error_of(raised[0], "…abc")) is ZeroDivisionError
+    assert raised[1]["type"] == "SystemExit"
+
+
+def test_many_large_failures_of_one_task_are_told_in_short(tmp_path: Path) -> None:
+    def fail(x: int) -> None:
+        raise ValueError(str(x) * 1_000_000)
+
+    raised = mapped(tmp_path, fail, *([x] for x in range(9))).failures
+    assert [each["message"][0] for each in raised] == [str(x) for x in range(9)]
+    assert len(raised[0]["message"]) == 1_000_000 and type(error_of(raised[0], "…abc")) is ValueError
+    assert raised[8] == {**raised[8], "message": "8" * 200, "traceback": "", "pickle": None, "type": "ValueError"}
 
 
 def test_large_values_lie_in_files_also_the_function(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Mapping, Optional
 
 from . import artifacts, routes, source
 from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
@@ -55,7 +55,7 @@ class Fetched:
         """The value; of what was raised, the fields of `raised`."""
         with self.open() as file:
             if self.raised:
-                return _fields(file)
+                return _fields(file.read())
             if self.serializer == "json":
                 return json.load(file)
             return _unpickled(file)
@@ -111,14 +111,20 @@ async def outcomes(found: Fetched, job: Job, calls: int) -> list[Outcome]:
         return [lambda: _raise(error_of(told, str(job)))] * calls
     loop = asyncio.get_running_loop()
     with found.open() as file:
-        each = await loop.run_in_executor(None, pickle.load, file)
-    return [_outcome_of(fields, str(job)) for fields in each]
+        each, raised = await loop.run_in_executor(None, several, file)
+    return [_outcome_of(fields, raised, str(job)) for fields in each]
 
 
-def _outcome_of(fields: Mapping[str, Any], job: str) -> Outcome:
+def several(file: BinaryIO) -> tuple[list[Mapping[str, Any]], Iterator[bytes]]:
+    """The outcomes of several calls, and behind them what those that failed raised, in their order."""
+    return pickle.load(file), iter(file.read().splitlines())
+
+
+def _outcome_of(fields: Mapping[str, Any], raised: Iterator[bytes], job: str) -> Outcome:
     if fields["ok"]:
         return lambda: _unpickled(io.BytesIO(fields["value"]))
-    return lambda: _raise(error_of(fields, job))
+    told = _fields(next(raised, b""))
+    return lambda: _raise(error_of(told, job))
 
 
 def _raise(failure: Exception) -> Any:
@@ -148,10 +154,10 @@ def _unpickled(file: BinaryIO) -> Any:
         ) from fault
 
 
-def _fields(file: BinaryIO) -> dict[str, Any]:
+def _fields(text: bytes) -> dict[str, Any]:
     """Those of `raised`. Its file is the program's to write, so it may hold anything."""
     try:
-        told = json.load(file)
+        told = json.loads(text)
     except ValueError:
         told = None
     if isinstance(told, dict) and isinstance(told.get("type"), str) and isinstance(told.get("message"), str):

@@ -32,7 +32,7 @@ use crate::contract::array::ArrayPlace;
 use crate::contract::function::{MOST_INLINE_BYTES, Returned};
 use crate::contract::spec::{Function, InputMode, Serializer};
 use crate::domain::task_run::called;
-use crate::process::RAISED_FILE;
+use crate::process::{RAISED_FILE, RETURNED_FILE, failures_bytes};
 
 /// Where the runner lies in a worker's folder.
 const RUNNER_FOLDER: &str = "runner";
@@ -40,15 +40,15 @@ const RUNNER_FOLDER: &str = "runner";
 const RUN: &str = "run.py";
 /// Its package.
 const PACKAGE: &str = "_gpulayer_runner";
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     (RUN, include_str!("../../../python/src/gpulayer/_runner/run.py")),
     ("_gpulayer_runner/__init__.py", include_str!("../../../python/src/gpulayer/_runner/__init__.py")),
     ("_gpulayer_runner/faults.py", include_str!("../../../python/src/gpulayer/_runner/faults.py")),
     ("_gpulayer_runner/serving.py", include_str!("../../../python/src/gpulayer/_runner/serving.py")),
+    ("_gpulayer_runner/several.py", include_str!("../../../python/src/gpulayer/_runner/several.py")),
     ("_gpulayer_runner/yielding.py", include_str!("../../../python/src/gpulayer/_runner/yielding.py")),
 ];
 const CALL_FILE: &str = "call.json";
-const RETURNED_FILE: &str = "returned";
 /// The mode of its folders: the task's own user, to whom they are given, is alone with them.
 const PRIVATE: u32 = 0o700;
 
@@ -170,7 +170,7 @@ pub(super) fn remove_small(task: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Brings what the function returned or raised to the server; `None` when it did neither. Its text is in line when it
-/// is short. `cleaned`: the task's secrets, if it has any, are no longer in what it raised.
+/// is short. `cleaned`: the task's secrets, if it has any, are no longer in what it or one of its calls raised.
 pub(super) async fn bring_back(
     around: &Surroundings,
     function: &Function,
@@ -193,7 +193,8 @@ pub(super) async fn bring_back(
             }
             Err(error) => return Err(format!("`{name}` cannot be opened: {error}")),
         };
-        if raised && !cleaned {
+        let is_clean = cleaned || (!raised && failures_bytes(&mut file).is_ok_and(|found| found.is_none()));
+        if !is_clean {
             return Err("its shim is lost, which takes the secrets out of it".to_owned());
         }
         let size_bytes = file.metadata().map_err(|error| error.to_string())?.len();

@@ -487,7 +487,9 @@ def _with_reducer(kind: "Any", reduce: "Any") -> "Any":
 def _write(work: Work, file: "BinaryIO") -> None:
     """Calls, and writes what came of it."""
     if work.many:
-        _write_many(work, file)
+        from .several import write
+
+        write(work, file)
         return
     value = work.call(work.calls[0])
     if work.is_json:
@@ -496,31 +498,6 @@ def _write(work: Work, file: "BinaryIO") -> None:
         file.write(json.dumps(value, allow_nan=False).encode("ascii"))
     else:
         dump(value, file)
-
-
-def _write_many(work: Work, file: "BinaryIO") -> None:
-    """The pickle of a list of outcomes, written outcome by outcome: `]( }(…u … e.` in the opcodes of pickle."""
-    from io import BytesIO
-
-    file.write(b"\x80\x04](")
-    for call in work.calls:
-        data = BytesIO()
-        try:
-            dump(work.call(call), data)
-        except (Exception, SystemExit) as fault:
-            from _pickle import Pickler
-
-            data = BytesIO()
-            pickler = Pickler(data, 4)
-            # Without a memo: it would mix with that of the others.
-            pickler.fast = True
-            pickler.dump({"ok": False, **tell(work, fault)})
-            file.write(data.getbuffer()[2:-1])
-        else:
-            file.write(b"}(\x8c\x02ok\x88\x8c\x05value\x8e" + len(data.getbuffer()).to_bytes(8, "little"))
-            file.write(data.getbuffer())
-            file.write(b"u")
-    file.write(b"e.")
 
 
 def tell(work: Work, fault: BaseException) -> "dict[str, Any]":
