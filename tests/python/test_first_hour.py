@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import gpulayer as gl
 import pytest
@@ -58,6 +58,20 @@ def test_only_what_is_for_others_is_listed() -> None:
     assert {name for name in dir(gl) if not name.startswith("__")} == {name for name in gl.__all__ if name[0] != "_"}
     shown = str(inspect.signature(gl.remote(abs).map))
     assert "*iterables" in shown and "chunksize" in shown and "Coroutine" not in shown
+
+
+def test_a_method_takes_what_its_function_takes() -> None:
+    def scale(x: int, *, by: float = 2.0) -> float:
+        return x * by
+
+    def count(n: int) -> Iterator[int]:
+        yield n
+
+    function, generator = gl.remote(scale), gl.remote(count)
+    for method in (function.run, function.submit):
+        assert [*inspect.signature(method).parameters] == ["x", "by"]
+    assert [*inspect.signature(generator.run).parameters] == ["n"]
+    assert "Coroutine" not in str(inspect.signature(gl.remote(max).run)), "Python does not know what `max` takes"
 
 
 def test_a_job_shows_how_far_it_says_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable, Coroutine, Generic, Optional, T
 S = TypeVar("S")
 R = TypeVar("R")
 if TYPE_CHECKING:
+    import inspect
+
     from typing_extensions import Concatenate, ParamSpec, Self
 
     P = ParamSpec("P")
@@ -41,6 +43,16 @@ def _method(module: str, path: str, name: str) -> Any:
     return getattr(_found(module, path), name)
 
 
+def signature_of(function: Any) -> Optional[inspect.Signature]:
+    """What it takes; its method, which has this, may give another thing. `None`: Python does not know."""
+    import inspect
+
+    try:
+        return inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
+    except (TypeError, ValueError):
+        return None
+
+
 class Bound(Generic[P, R]):
     """A method of one object in both forms. `finish`: what is made of the body's result, by whoever calls."""
 
@@ -54,6 +66,18 @@ class Bound(Generic[P, R]):
         self._instance = instance
         self._finish = finish
         functools.update_wrapper(self, body)
+
+    @property
+    def __signature__(self) -> Optional[inspect.Signature]:
+        """What it takes, for whoever asks in a notebook: with `*args` and `**kwargs` alone what its object takes."""
+        import inspect
+
+        of_body = inspect.signature(self._body)
+        taken = list(of_body.parameters.values())[1:]
+        if [each.kind for each in taken] == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]:
+            return signature_of(self._instance)
+        gives = of_body.return_annotation if inspect.iscoroutinefunction(self._body) else inspect.Signature.empty
+        return of_body.replace(parameters=taken, return_annotation=gives)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True

@@ -110,10 +110,15 @@ class Job:
             # Nobody has looked at it again since it was submitted.
             return record.warnings[0].detail
         if record.cancel_requested_at is not None:
-            return f"is being cancelled on {record.worker}"
+            return f"is being cancelled{self._on_worker()}"
         if record.unreachable_since is not None:
-            return f"its worker {record.worker} does not answer since {record.unreachable_since:%H:%M:%S} UTC"
-        return f"{record.state} on {record.worker}" if record.worker else record.state
+            worker = f"…{(record.worker or '')[-6:]}"
+            return f"its worker {worker} does not answer since {record.unreachable_since:%H:%M:%S} UTC"
+        return record.state + self._on_worker()
+
+    def _on_worker(self) -> str:
+        """As tables show it: an id takes half of a line, and the record has it whole."""
+        return f" on …{self.record.worker[-6:]}" if self.record.worker else ""
 
     @both
     async def refresh(self) -> Job:
@@ -165,8 +170,7 @@ class Job:
 
     def _standing(self) -> str:
         """How it stands, in one line: as `why`, and what its program last said of itself."""
-        # The worker's id takes half of a line.
-        why = self.why.replace(f" on {self.record.worker}", "") if self.record.worker else self.why
+        why = self.why.removesuffix(self._on_worker())
         why = why if why.startswith(self.state) else f"{self.state}: {why}"
         told = self.record.progress
         metrics = told.get("metrics") if isinstance(told, Mapping) else None

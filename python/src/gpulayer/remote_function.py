@@ -10,9 +10,10 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union, overload
 
-from .both import both, finished, method_of
+from .both import both, finished, method_of, signature_of
 
 if TYPE_CHECKING:
+    import inspect
     from typing import Coroutine, Literal
 
     from typing_extensions import Concatenate, ParamSpec, Self
@@ -379,6 +380,10 @@ class RunOf(Generic[P]):
 
     def __init__(self, function: RemoteGenerator[P, Any]) -> None:
         self._function = function
+
+    @property
+    def __signature__(self) -> Optional[inspect.Signature]:
+        return signature_of(self._function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
         __tracebackhide__ = True
