@@ -105,7 +105,7 @@ fn read_chunk(from: &File, buffer: &mut [u8], at: u64, end: u64) -> io::Result<u
     }
 }
 
-/// Hashes the first `length` bytes of a file without moving its position.
+/// Hashes the first `length` bytes of a file. Its position is anywhere then.
 pub(super) fn hash_into(hash: &mut Sha256, file: &File, length: u64) -> io::Result<()> {
     each_chunk(file, length, |_, bytes| {
         hash.update(bytes);
@@ -113,7 +113,7 @@ pub(super) fn hash_into(hash: &mut Sha256, file: &File, length: u64) -> io::Resu
     })
 }
 
-/// The digest of all that a file holds now, without moving its position.
+/// The digest of all that a file holds now. Its position is anywhere then.
 pub fn digest_of(file: &File) -> io::Result<Digest> {
     let mut hash = Sha256::new();
     hash_into(&mut hash, file, file.metadata()?.len())?;

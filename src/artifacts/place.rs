@@ -1,7 +1,7 @@
 //! Puts one input into a workspace: a private copy (a reflink where possible), never a link into a cache.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
@@ -21,7 +21,7 @@ pub fn place_input(
     unpacked: bool,
 ) -> Result<(), UnpackError> {
     if unpacked {
-        let tar = BufReader::with_capacity(64 * 1024, source);
+        let tar = BufReader::with_capacity(64 * 1024, FromStart { file: source, at: 0 });
         unpack(tar, workspace, path, mode, UnpackLimits::default())?;
         return Ok(());
     }
@@ -33,6 +33,20 @@ pub fn place_input(
     let file =
         create_file(folder.as_fd(), name, file_mode(mode, executable)).map_err(UnpackError::at(shown))?;
     copy_contents(source, &file, size_bytes).map_err(UnpackError::at(shown))
+}
+
+/// All bytes of a file, wherever whoever has looked at it before has left its position.
+struct FromStart<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(buffer, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
 }
 
 /// Whether the kernel could execute these bytes: an interpreter line, ELF, Mach-O.

@@ -149,7 +149,7 @@ pub fn unpack(
 ) -> Result<Unpacked, UnpackError> {
     let root = make_folders(workspace, at.as_str()).map_err(UnpackError::at(at.as_str()))?;
     let header_budget = Rc::new(Cell::new(MAX_HEADER_BYTES));
-    let mut archive = tar::Archive::new(Budgeted { tar, budget: Rc::clone(&header_budget) });
+    let mut archive = tar::Archive::new(Budgeted { tar, budget: Rc::clone(&header_budget), begun: false });
     let mut extraction = Extraction { root, mode, folder: None, links: Vec::new() };
     let mut unpacked = Unpacked::default();
     let mut entries = archive.entries().map_err(|source| UnpackError::Archive { source })?;
@@ -281,6 +281,8 @@ fn copy_entry(entry: &mut impl Read, file: &mut File, name: &str) -> Result<(), 
 struct Budgeted<R> {
     tar: R,
     budget: Rc<Cell<u64>>,
+    /// Whether a byte was read.
+    begun: bool,
 }
 
 impl<R: Read> Read for Budgeted<R> {
@@ -291,6 +293,11 @@ impl<R: Read> Read for Budgeted<R> {
         }
         let want = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         let count = self.tar.read(&mut buffer[..want])?;
+        // Even an empty archive has its end mark. Taken for one, nothing at all would pass for an empty folder.
+        if count == 0 && !self.begun && !buffer.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty"));
+        }
+        self.begun = true;
         self.budget.set(left - count as u64);
         Ok(count)
     }

@@ -185,6 +185,15 @@ fn inputs_are_placed_as_copies_with_their_mode() {
     fs::write(&bundle, tar_with(&[(EntryType::Regular, "data/x", "", b"1")])).unwrap();
     place("set", InputMode::Ro, true, &bundle).unwrap();
     assert_eq!(mode("set/data/x"), 0o444);
+    let mut read = File::open(&bundle).unwrap();
+    std::io::Seek::seek(&mut read, std::io::SeekFrom::End(0)).unwrap();
+    place_input(&read, root.as_fd(), &RelativePath::new("again").unwrap(), InputMode::Ro, true).unwrap();
+    assert_eq!(mode("again/data/x"), 0o444, "wherever its position was");
+    fs::write(&bundle, tar_with(&[])).unwrap();
+    place("empty", InputMode::Ro, true, &bundle).unwrap();
+    fs::write(&bundle, "").unwrap();
+    let nothing = place("nothing", InputMode::Ro, true, &bundle).unwrap_err();
+    assert!(matches!(nothing, UnpackError::Archive { .. }), "nothing is not an empty folder: {nothing}");
 
     symlink(folder.path(), workspace.join("away")).unwrap();
     let error = place("away/evil", InputMode::Rw, false, &stored).unwrap_err();

@@ -288,6 +288,26 @@ fn an_input_is_fetched_once_whoever_asks_and_tasks_cannot_change_the_copy_that_i
 }
 
 #[test]
+fn folders_are_whole_after_a_restart_that_finds_them_in_the_cache() {
+    let server = Server::new();
+    let digest = artifact(&server, &bundle(&[("a.txt", "of the source"), ("b/c.txt", "deep")]));
+    let data = Input { unpack: true, ..input(digest, "data", InputMode::Ro) };
+    let spec = JobSpec {
+        source: Some(digest),
+        inputs: vec![data],
+        ..shell("cat a.txt b/c.txt data/a.txt data/b/c.txt")
+    };
+    for _ in 0..3 {
+        let worker = server.start_worker();
+        for _ in 0..2 {
+            assert_eq!(server.run(spec.clone()).1.end.reason, EndReason::Completed);
+        }
+        stop(worker);
+    }
+    assert_eq!(server.change(|record| record.fetches), 1);
+}
+
+#[test]
 fn many_outputs_all_come_back_and_one_that_two_outputs_declare_is_sent_once() {
     let server = Server::new();
     let worker = server.start_worker();
