@@ -20,6 +20,9 @@ pub struct Returned {
     /// Whether it is an exception.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub raised: bool,
+    /// Whether the process ended before it had made all calls of its task: it is what came of those that were through.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// JSON, or the base64 of cloudpickle's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -38,6 +41,9 @@ pub struct FunctionResult {
     /// Whether it is an exception: then an object with `type`, `module`, `message` and `traceback`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub raised: bool,
+    /// Whether the process ended before it had made all calls of its task: it is what came of those that were through.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// The JSON value, or the base64 of cloudpickle's bytes as a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
@@ -51,14 +57,14 @@ pub struct FunctionResult {
 
 impl From<Returned> for FunctionResult {
     fn from(returned: Returned) -> Self {
-        let Returned { serializer, raised, text, artifact, size_bytes } = returned;
+        let Returned { serializer, raised, partial, text, artifact, size_bytes } = returned;
         let is_json = raised || serializer == Serializer::Json;
         let inline = text.and_then(|text| {
             let json =
                 if is_json { RawValue::from_string(text) } else { serde_json::value::to_raw_value(&text) };
             json.ok().map(Arc::from)
         });
-        Self { serializer, raised, inline, artifact, size_bytes }
+        Self { serializer, raised, partial, inline, artifact, size_bytes }
     }
 }
 
@@ -70,7 +76,8 @@ mod tests {
     fn json_is_shown_as_it_was_written_and_a_pickle_as_text() {
         let shown = |serializer, raised, text: &str| {
             let text = Some(text.to_owned());
-            let returned = Returned { serializer, raised, text, artifact: None, size_bytes: 3 };
+            let returned =
+                Returned { serializer, raised, partial: false, text, artifact: None, size_bytes: 3 };
             serde_json::to_string(&FunctionResult::from(returned)).unwrap()
         };
         let huge = shown(Serializer::Json, false, "{\"n\": 123456789012345678901234567890}");

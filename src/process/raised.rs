@@ -1,10 +1,9 @@
 //! What a function raised, without the secrets of its task: they are taken out before the shim says that the task has
-//! ended, since nobody else knows them then. What a function returned is its own affair; of several calls in one task,
-//! what those that failed raised lies behind what the others returned (docs/CONTRACT.md, "Functions").
+//! ended, since nobody else knows them then. What a function returned is its own affair.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -13,26 +12,24 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::fs::OFlags;
 use serde_json::Value;
 
+use super::outcomes::{self, OUTCOMES_FILE};
 use super::remark::remark;
 use super::{FUNCTION_VARIABLE, RAISED_FILE, RETURNED_FILE};
 use crate::domain::redaction::Redactor;
 
 /// Of one that is longer nothing is told.
-const MOST_BYTES: u64 = 64 << 20;
+pub(super) const MOST_BYTES: u64 = 64 << 20;
 /// The field with the exception itself.
 const PICKLE: &str = "pickle";
-
-/// How a file ends that tells of failures: with their length before it, as a little-endian `u64`.
-const MARK: &[u8] = b"raised\n";
 
 /// Takes them out of the files, if there are any; one that cannot be cleaned goes. Only when nobody of the task is left.
 pub(super) fn hide_secrets(env: &[(OsString, OsString)], redactor: &Redactor) {
     let Some((_, folder)) = env.iter().find(|(name, _)| name == FUNCTION_VARIABLE) else { return };
-    for name in [RAISED_FILE, RETURNED_FILE] {
+    for name in [RAISED_FILE, RETURNED_FILE, OUTCOMES_FILE] {
         let path = Path::new(folder).join(name);
         let rewritten = open(&path).and_then(|mut file| match name {
             RAISED_FILE => rewrite(&mut file, redactor),
-            _ => rewrite_failures(&mut file, redactor),
+            _ => outcomes::rewrite(&mut file, &path, |raised| cleaned(raised, redactor)),
         });
         match rewritten {
             Ok(()) => {}
@@ -47,19 +44,6 @@ pub(super) fn hide_secrets(env: &[(OsString, OsString)], redactor: &Redactor) {
     }
 }
 
-/// How long the part of what several calls returned is that tells of those that failed; `None` where it has none.
-pub fn failures_bytes(returned: &mut File) -> io::Result<Option<u64>> {
-    let size = returned.metadata()?.len();
-    let mut end = [0; 8 + MARK.len()];
-    let Some(before) = size.checked_sub(end.len() as u64) else { return Ok(None) };
-    returned.seek(SeekFrom::Start(before))?;
-    returned.read_exact(&mut end)?;
-    returned.rewind()?;
-    let (length, mark) = end.split_at(8);
-    let length = u64::from_le_bytes(length.try_into().unwrap_or_default());
-    Ok((mark == MARK && length <= before).then_some(length))
-}
-
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(path)?;
@@ -72,43 +56,15 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn rewrite(file: &mut File, redactor: &Redactor) -> io::Result<()> {
-    let bytes = read(file, file.metadata()?.len())?;
-    cleaned(&bytes, redactor)?.map_or(Ok(()), |clean| replace(file, 0, &clean))
-}
-
-fn rewrite_failures(file: &mut File, redactor: &Redactor) -> io::Result<()> {
-    let Some(length) = failures_bytes(file)? else { return Ok(()) };
-    let begin = file.metadata()?.len() - length - (8 + MARK.len()) as u64;
-    file.seek(SeekFrom::Start(begin))?;
-    let told = read(file, length)?;
-    let mut clean = Vec::new();
-    for line in told.split_inclusive(|byte| *byte == b'\n') {
-        let (line, end) = line.split_at(line.len() - usize::from(line.ends_with(b"\n")));
-        clean.extend(cleaned(line, redactor)?.as_deref().unwrap_or(line));
-        clean.extend(end);
-    }
-    if clean == told {
-        return Ok(());
-    }
-    let length = clean.len() as u64;
-    clean.extend(length.to_le_bytes());
-    clean.extend(MARK);
-    replace(file, begin, &clean)
-}
-
-fn read(file: &mut File, length: u64) -> io::Result<Vec<u8>> {
-    if length > MOST_BYTES {
+    if file.metadata()?.len() > MOST_BYTES {
         return Err(ErrorKind::FileTooLarge.into());
     }
     let mut bytes = Vec::new();
-    file.take(length).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn replace(file: &mut File, begin: u64, bytes: &[u8]) -> io::Result<()> {
-    file.set_len(begin)?;
-    file.seek(SeekFrom::Start(begin))?;
-    file.write_all(bytes)
+    Read::by_ref(file).take(MOST_BYTES).read_to_end(&mut bytes)?;
+    let Some(clean) = cleaned(&bytes, redactor)? else { return Ok(()) };
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(&clean)
 }
 
 /// `None` = there is nothing in it.
@@ -162,6 +118,29 @@ mod tests {
         (folder, env)
     }
 
+    #[test]
+    fn of_several_calls_only_what_was_raised_is_cleaned() {
+        let (folder, env) = file_with(b"{}");
+        for name in [RETURNED_FILE, OUTCOMES_FILE] {
+            let path = folder.path().join(name);
+            let written = |message: &str| {
+                let raised = serde_json::to_vec(&raised(message, "harmless")).unwrap();
+                outcomes::file_of(&[(b'v', SECRET.as_bytes()), (b'r', &raised), (b'v', b"more")])
+            };
+            std::fs::write(&path, written(&format!("no login with {SECRET}"))).unwrap();
+            hide_secrets(&env, &redactor());
+            let found: Vec<_> = outcomes::read(&path);
+            assert_eq!((&found[0], &found[2]), (&(b'v', SECRET.into()), &(b'v', b"more".to_vec())));
+            let told: Value = serde_json::from_slice(&found[1].1).unwrap();
+            assert_eq!((found.len(), &told["message"]), (3, &json!("no login with [secret KEY]")));
+        }
+        // Of one call.
+        let path = folder.path().join(RETURNED_FILE);
+        std::fs::write(&path, SECRET).unwrap();
+        hide_secrets(&env, &redactor());
+        assert_eq!(std::fs::read(&path).unwrap(), SECRET.as_bytes());
+    }
+
     fn after(bytes: &[u8]) -> Vec<u8> {
         let (folder, env) = file_with(bytes);
         hide_secrets(&env, &redactor());
@@ -182,38 +161,6 @@ mod tests {
         let pickle = raised("no login", SECRET);
         let told: Value = serde_json::from_slice(&after(&serde_json::to_vec(&pickle).unwrap())).unwrap();
         assert_eq!((&told["pickle"], &told["message"]), (&Value::Null, &json!("no login")));
-    }
-
-    fn several(told: &[u8]) -> Vec<u8> {
-        let length = (told.len() as u64).to_le_bytes();
-        [b"\x80\x04]pickle with s3cr3t \"Value\".", told, &length, MARK].concat()
-    }
-
-    #[test]
-    fn of_several_calls_only_what_is_told_of_failures_is_cleaned() {
-        let lines = |message: &str| {
-            let each = [raised(message, SECRET), raised("other", "harmless"), json!("no object")];
-            each.map(|told| format!("{told}\n")).concat()
-        };
-        let (folder, env) = file_with(b"{}");
-        let path = folder.path().join(RETURNED_FILE);
-        let written_and_cleaned = |bytes: &[u8]| {
-            std::fs::write(&path, bytes).unwrap();
-            hide_secrets(&env, &redactor());
-            std::fs::read(&path).unwrap()
-        };
-        let clean = lines("no login with [secret KEY]")
-            .replace(&format!("\"{}\"", STANDARD.encode(format!("\u{0}{SECRET}\u{0}"))), "null");
-        let found = written_and_cleaned(&several(lines(&format!("no login with {SECRET}")).as_bytes()));
-        assert_eq!(found, several(clean.as_bytes()), "{}", String::from_utf8_lossy(&found));
-        assert_eq!(failures_bytes(&mut open(&path).unwrap()).unwrap(), Some(clean.len() as u64));
-        // What is whole, of one call or not ended as it should be, is not touched.
-        let harmless = several(lines("harmless").as_bytes());
-        let harmless = harmless.strip_suffix(MARK).unwrap();
-        for bytes in [b"\x80\x04.".as_slice(), b"", b"s3cr3t \"Value\"\0\0\0\0\0\0\0\x7fraised\n", harmless] {
-            assert_eq!(written_and_cleaned(bytes), bytes);
-            assert_eq!(failures_bytes(&mut open(&path).unwrap()).unwrap(), None);
-        }
     }
 
     #[test]

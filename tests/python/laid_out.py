@@ -37,12 +37,11 @@ class Ran:
         return pickle.loads(self.returned)
 
     @property
-    def failures(self) -> list[dict[str, Any]]:
-        """What those of several calls raised that failed."""
-        assert self.returned is not None
-        with BytesIO(self.returned) as file:
-            outcomes, raised = several(file)
-        return [json.loads(line) for line, _ in zip(raised, (each for each in outcomes if not each["ok"]))]
+    def outcomes(self) -> list[Any]:
+        """Of several calls: the pickle of a value, or what is told of an exception."""
+        found = self.returned if self.returned is not None else (self.folder / "outcomes").read_bytes()
+        each = several(BytesIO(found))
+        return [data if kind == b"v" else json.loads(data) for kind, data in each]
 
 
 def run(
@@ -67,6 +66,8 @@ def run(
         (task / name).write_bytes(contents)
     env = {"PATH": os.environ["PATH"], "GPULAYER_FUNCTION": str(task), "PYTHONDONTWRITEBYTECODE": "1"}
     env["GPULAYER_STOP_FILE"] = str(folder / "stop")
+    env["GPULAYER_CHECKPOINT_DIR"] = str(folder / "checkpoint")
+    (folder / "checkpoint").mkdir()
     begin, pipe = "", subprocess.PIPE
     with subprocess.Popen(
         [python, programs / "run.py"], env=env, cwd=workspace, stdout=pipe, stderr=pipe, text=True
@@ -82,7 +83,7 @@ def run(
             process.kill()
     found = {each.name: each.read_bytes() for each in task.iterdir() if each.is_file()}
     assert not any(name.endswith(".part") for name in found) or process.returncode == 1
-    assert stop or ("returned" in found) != ("raised" in found), err
+    assert stop or "outcomes" in found or ("returned" in found) != ("raised" in found), err
     raised = json.loads(found["raised"]) if "raised" in found else None
     return Ran(process.returncode, begin + out, err, found.get("returned"), raised, task)
 
@@ -100,11 +101,13 @@ def stopped(folder: Path, function: Any, *args: Any) -> Ran:
     return packed(folder, lambda packing: function_call._spec_of_one(one, packing, Call(args)), stop=True)
 
 
-def mapped(folder: Path, function: Any, *calls: Sequence[Any]) -> Ran:
-    """Several calls in one child of a map."""
+def mapped(folder: Path, function: Any, *calls: Sequence[Any], stop: bool = False) -> Ran:
+    """Several calls in one child of a map. `stop`: it is stopped when it has printed its first line."""
     each = [Call(call) for call in calls]
     return packed(
-        folder, lambda packing: function_call._spec_of_many(gl.remote(function), packing, each, len(each), None)
+        folder,
+        lambda packing: function_call._spec_of_many(gl.remote(function), packing, each, len(each), None),
+        stop=stop,
     )
 
 

@@ -117,7 +117,7 @@ def test_an_exception_is_raised_in_its_turn_or_kept(tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             values.result()
     lost: list[Any] = divide.map([1, 3, 2, 6], chunksize=2, return_exceptions=True).result()
-    assert [type(each) for each in lost] == [gl.JobFailedError, gl.JobFailedError, float, float]
+    assert [type(each) for each in lost] == [float, gl.JobFailedError, float, float]
 
 
 def test_no_secret_comes_back_with_what_calls_of_one_job_raised(tmp_path: Path, home: Path) -> None:
@@ -140,6 +140,57 @@ def test_no_secret_comes_back_with_what_calls_of_one_job_raised(tmp_path: Path, 
         assert "s3cr3t" not in str(told.remote_traceback)
     for file in home.rglob("*"):
         assert not file.is_file() or b"s3cr3t" not in file.read_bytes(), file
+
+
+def test_a_crash_in_one_call_of_a_job_takes_nothing_of_those_before() -> None:
+    @gl.remote
+    def crash(x: int) -> int:
+        if x == 2:
+            os._exit(0)
+        if x == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x * 10
+
+    values: list[Any] = crash.map(range(8), chunksize=4, return_exceptions=True).result()
+    assert [each if isinstance(each, int) else type(each) for each in values] == [
+        0, 10, gl.JobFailedError, gl.JobFailedError, 40, 50, gl.JobFailedError, gl.JobFailedError,
+    ]  # fmt: skip
+    assert values[2].end.reason == "missing_output" and values[6].end.reason == "signalled"
+
+
+def test_calls_that_leave_outputs_have_jobs_of_their_own(tmp_path: Path) -> None:
+    @gl.remote(outputs="m.txt", reuse=True, cpus=0.1, memory="64MiB")
+    def write(x: int) -> None:
+        Path("m.txt").write_text(str(x))
+
+    values = write.map(range(70))
+    values.result()
+    values.outputs.download(to=tmp_path / "all")
+    assert {path.read_text() for path in (tmp_path / "all").rglob("m.txt")} == {str(x) for x in range(70)}
+
+
+def test_values_that_are_not_read_leave_no_files_and_a_fork_reads_them_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def large(x: int) -> bytes:
+        return os.urandom(20_000) + bytes([x])
+
+    here = tmp_path / "tmp"
+    here.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(here))
+    values = large.map(range(12))
+    values.wait()
+    for _ in range(3):
+        next(iter(gl.attach(values.id, gl.Map).as_completed()))
+    read = iter(values)
+    assert next(read)[-1] == 0
+    child = os.fork()
+    rest = [value[-1] for value in read]
+    if child == 0:
+        os._exit(0 if rest == [*range(1, 12)] else 1)
+    assert rest == [*range(1, 12)] and os.waitpid(child, 0)[1] == 0
+    assert list(here.iterdir()) == []
 
 
 def test_chunks_make_fewer_jobs_and_the_same_values(client: gl.Client) -> None:

@@ -138,22 +138,80 @@ def test_several_calls_of_one_task_have_outcomes_of_their_own(tmp_path: Path) ->
             raise SystemExit(3)
         return "large" * 100_000 if x == 3 else [x]
 
-    ran = mapped(tmp_path, part, [0], [1], [2], [3], [4])
-    outcomes, raised = ran.value, ran.failures
-    assert [each["ok"] for each in outcomes] == [True, False, False, True, True]
-    assert pickle.loads(outcomes[0]["value"]) == [0] and len(pickle.loads(outcomes[3]["value"])) == 500_000
-    assert len(raised) == 2 and type(error_of(raised[0], "…abc")) is ZeroDivisionError
-    assert raised[1]["type"] == "SystemExit"
+    zero, one, two, three, four = mapped(tmp_path, part, [0], [1], [2], [3], [4]).outcomes
+    assert pickle.loads(zero) == [0] and len(pickle.loads(three)) == 500_000 and pickle.loads(four) == [4]
+    assert type(error_of(one, "…abc")) is ZeroDivisionError and two["type"] == "SystemExit"
 
 
-def test_many_large_failures_of_one_task_are_told_in_short(tmp_path: Path) -> None:
-    def fail(x: int) -> None:
-        raise ValueError(str(x) * 1_000_000)
+def test_whatever_a_call_raises_is_its_own(tmp_path: Path) -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(1)
 
-    raised = mapped(tmp_path, fail, *([x] for x in range(9))).failures
-    assert [each["message"][0] for each in raised] == [str(x) for x in range(9)]
-    assert len(raised[0]["message"]) == 1_000_000 and type(error_of(raised[0], "…abc")) is ValueError
-    assert raised[8] == {**raised[8], "message": "8" * 200, "traceback": "", "pickle": None, "type": "ValueError"}
+        def __reduce__(self) -> Any:
+            raise KeyboardInterrupt
+
+    def fail(x: int) -> int:
+        import asyncio
+
+        Silent.__module__ = 7  # type: ignore[assignment]
+        others = (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), BaseException("any"), Silent())
+        if x < len(others):
+            raise others[x]
+        if x == 5:
+            raise ValueError("wide" * 1_000_000)
+        return x
+
+    *failed, large, last = mapped(tmp_path, fail, *([x] for x in range(7))).outcomes
+    told = [each["type"].rpartition(".")[2] for each in failed]
+    assert told == ["KeyboardInterrupt", "CancelledError", "GeneratorExit", "BaseException", "Silent"]
+    assert failed[4]["message"] == "(its message cannot be shown)" and failed[4]["module"] == "7"
+    assert 1_000_000 < len(large["message"]) < 1_100_000 and large["message"].endswith("wide")
+    assert pickle.loads(last) == 6
+
+
+def test_what_ends_the_process_in_one_call_takes_nothing_of_those_before(tmp_path: Path) -> None:
+    def part(x: int) -> int:
+        import os
+
+        if x == 2:
+            os._exit(0)
+        return x
+
+    ran = mapped(tmp_path, part, [0], [1], [2], [3])
+    assert ran.returned is None and ran.raised is None
+    assert [pickle.loads(each) for each in ran.outcomes] == [0, 1]
+
+
+def test_after_a_stop_no_further_call_begins(tmp_path: Path) -> None:
+    def part(x: int) -> int:
+        try:
+            print("begins", x, flush=True)
+            while True:
+                pass
+        except BaseException:
+            # A library that takes whatever comes.
+            return x
+
+    ran = mapped(tmp_path, part, [0], [1], [2], stop=True)
+    assert ran.status == 143 and [pickle.loads(each) for each in ran.outcomes] == [0]
+    assert ran.out.split() == ["begins", "0"]
+
+
+def test_each_call_of_a_task_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    def train(x: int) -> list[str]:
+        import os
+
+        folder = os.environ["GPULAYER_CHECKPOINT_DIR"]
+        found = os.listdir(folder)
+        if x < 2:
+            open(os.path.join(folder, f"of-{x}"), "w").close()
+        return found
+
+    first = mapped(tmp_path, train, [0], [1], [2], [3])
+    assert [pickle.loads(each) for each in first.outcomes] == [[], [], [], []]
+    kept = sorted(path.relative_to(tmp_path / "checkpoint") for path in (tmp_path / "checkpoint").rglob("*"))
+    assert [str(path) for path in kept] == ["call-0", "call-0/of-0", "call-1", "call-1/of-1"]
 
 
 def test_large_values_lie_in_files_also_the_function(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ def test_calls_of_a_map_give_lists(tmp_path: Path) -> None:
     def count(n: int) -> Iterator[int]:
         yield from range(n)
 
-    outcomes = mapped(tmp_path, count, (2,), (0,)).value
-    assert [pickle.loads(each["value"]) for each in outcomes] == [[0, 1], []]
+    outcomes = mapped(tmp_path, count, (2,), (0,)).outcomes
+    assert [pickle.loads(each) for each in outcomes] == [[0, 1], []]
 
 
 def test_by_name_values_are_json(tmp_path: Path) -> None:

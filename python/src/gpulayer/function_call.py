@@ -90,7 +90,11 @@ def many(
     fits(function, calls)
     if not calls:
         return Submission(function, None)
-    size = chunksize or math.ceil(len(calls) / (_JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS))
+    jobs = _JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS
+    if function.words.get("outputs"):
+        # Calls of one job share its folder, and what one leaves there the next would replace.
+        jobs = len(calls)
+    size = chunksize or math.ceil(len(calls) / jobs)
     make = functools.partial(_spec_of_many, function, calls=calls, size=size, concurrency=concurrency)
     return Submission(function, make)
 

@@ -79,6 +79,12 @@ class FunctionJob(Job, Generic[R]):
         return self.has_raised or (self.succeeded and isinstance(self.record.result, Mapping))
 
     @property
+    def has_partial_result(self) -> bool:
+        """Whether it ended in the middle of several calls, with what came of those before."""
+        result = self.record.result
+        return self.ended and isinstance(result, Mapping) and bool(result.get("partial", False))
+
+    @property
     def has_raised(self) -> bool:
         """Whether it ended with an exception of the function, or of its call."""
         result = self.record.result

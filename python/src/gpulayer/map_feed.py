@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from . import interrupts, routes
-from .errors import GPUlayerError, NoWorkerFitsError, UnexpectedAnswerError, WaitTimeoutError
+from .errors import GPUlayerError, NoWorkerFitsError, RemoteError, UnexpectedAnswerError, WaitTimeoutError
 from .event_stream import Follower
 from .function_job import FunctionJob, calls_of
 from .line import Line as Connections
@@ -132,9 +132,10 @@ class MapFeed:
         first, calls = place * each, self._calls(place)
         if each == 1:
             return [(first, await child.outcome(progress=False))] if child.has_result else [(first, _failure(child))]
-        if not child.has_result:
-            return [(first + at, _failure(child)) for at in range(calls)]
-        found = await outcomes(await fetched(self._session, child), child, calls)
+        found: list[Outcome] = []
+        if child.has_result or child.has_partial_result:
+            found = await outcomes(await fetched(self._session, child), child, calls)
+        found += [_failure(child)] * (calls - len(found))
         return [(first + at, one) for at, one in enumerate(found)]
 
     def _calls(self, place: int) -> int:
@@ -313,6 +314,8 @@ def _failure(child: FunctionJob[Any]) -> Outcome:
     """Of a job that ended without an outcome of its function."""
 
     def take() -> Any:
+        if child.succeeded:
+            raise RemoteError(f"job {child} succeeded, and what it left tells nothing of this call", stage="return")
         raise child.failure(())
 
     return take

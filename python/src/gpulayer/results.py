@@ -13,9 +13,10 @@ import pickle
 import re
 import sys
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Mapping, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
 from . import artifacts, routes, source
 from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
@@ -29,24 +30,31 @@ Outcome = Callable[[], Any]
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _LOST = re.compile(r"No module named '([\w.]+)'")
 _LOST_OF_PACKAGE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+#: How the result of several calls begins, and kinds of outcomes in it.
+_MARK, _VALUE, _RAISED = b"gpulayer outcomes 1\n", b"v", b"r"
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .*)?')
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A job's result, here: `inline`, or bytes in a file that is gone once it was read."""
+    """A job's result, here: `inline`, or bytes in a file without a name, which is gone with this."""
 
     serializer: str
     raised: bool
     inline: Any = None
-    path: Optional[Path] = None
+    file: Optional[BinaryIO] = None
+
+    def __post_init__(self) -> None:
+        if self.file is not None:
+            weakref.finalize(self, self.file.close)
 
     def open(self) -> BinaryIO:
         """Its bytes."""
-        if self.path is not None:
-            file = open(self.path, "rb")
-            os.unlink(self.path)
-            return file
+        if self.file is not None:
+            if sys.platform != "linux":
+                return self.file
+            # Anew: after a fork both processes read it, each from its beginning.
+            return open(f"/proc/self/fd/{self.file.fileno()}", "rb")
         if self.serializer == "cloudpickle" and not self.raised:
             return io.BytesIO(base64.b64decode(self.inline))
         return io.BytesIO(json.dumps(self.inline).encode("utf-8"))
@@ -60,11 +68,6 @@ class Fetched:
                 return json.load(file)
             return _unpickled(file)
 
-    def drop(self) -> None:
-        """Removes the file unread."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
-
 
 async def fetched(session: Session, job: Job) -> Fetched:
     """Brings the result of a job that has one."""
@@ -74,21 +77,20 @@ async def fetched(session: Session, job: Job) -> Fetched:
     serializer, raised = str(result["serializer"]), bool(result.get("raised", False))
     if "artifact" not in result:
         return Fetched(serializer, raised, result.get("inline"))
-    return Fetched(serializer, raised, path=await brought(session, str(result["artifact"])))
+    return Fetched(serializer, raised, file=await brought(session, str(result["artifact"])))
 
 
-async def brought(session: Session, address: str) -> Path:
-    """Brings an artifact into a temporary file."""
+async def brought(session: Session, address: str) -> BinaryIO:
+    """Brings an artifact into a temporary file, which has no name any more."""
     digest = artifacts.hex_of(address)
     descriptor, name = tempfile.mkstemp(prefix="gpulayer-result-")
     os.close(descriptor)
     place = Path(name)
     try:
         await artifacts.receive(session, routes.ARTIFACT, {"hex": digest}, place, 0o600, digest, lambda _: None)
-    except BaseException:
+        return open(place, "rb")
+    finally:
         place.unlink(missing_ok=True)
-        raise
-    return place
 
 
 def outcome(found: Fetched, job: Job) -> Outcome:
@@ -105,26 +107,35 @@ def outcome(found: Fetched, job: Job) -> Outcome:
 
 
 async def outcomes(found: Fetched, job: Job, calls: int) -> list[Outcome]:
-    """The same for a job that made several calls: one for each."""
+    """The same for a job that made several calls: one for each that was through, of a partial result not all."""
     if found.raised:
         told = found.read()
         return [lambda: _raise(error_of(told, str(job)))] * calls
     loop = asyncio.get_running_loop()
     with found.open() as file:
-        each, raised = await loop.run_in_executor(None, several, file)
-    return [_outcome_of(fields, raised, str(job)) for fields in each]
+        each = await loop.run_in_executor(None, several, file)
+    return [_outcome_of(kind, data, str(job)) for kind, data in each[:calls]]
 
 
-def several(file: BinaryIO) -> tuple[list[Mapping[str, Any]], Iterator[bytes]]:
-    """The outcomes of several calls, and behind them what those that failed raised, in their order."""
-    return pickle.load(file), iter(file.read().splitlines())
+def several(file: BinaryIO) -> list[tuple[bytes, bytes]]:
+    """Kinds and bytes of the outcomes in a file of several calls, as far as they are whole."""
+    found: list[tuple[bytes, bytes]] = []
+    if file.read(len(_MARK)) != _MARK:
+        return found
+    while True:
+        kind, length = file.read(1), file.read(8)
+        if kind not in (_VALUE, _RAISED) or len(length) < 8:
+            return found
+        data = file.read(min(int.from_bytes(length, "little"), sys.maxsize))
+        if len(data) < int.from_bytes(length, "little"):
+            return found
+        found.append((kind, data))
 
 
-def _outcome_of(fields: Mapping[str, Any], raised: Iterator[bytes], job: str) -> Outcome:
-    if fields["ok"]:
-        return lambda: _unpickled(io.BytesIO(fields["value"]))
-    told = _fields(next(raised, b""))
-    return lambda: _raise(error_of(told, job))
+def _outcome_of(kind: bytes, data: bytes, job: str) -> Outcome:
+    if kind == _VALUE:
+        return lambda: _unpickled(io.BytesIO(data))
+    return lambda: _raise(error_of(_fields(data), job))
 
 
 def _raise(failure: Exception) -> Any:

@@ -96,8 +96,8 @@ class Yields(Generic[Y]):
             lost = f"value {before + 1} is" if self._n == before + 2 else f"values {before + 1} to {self._n - 1} are"
             raise RemoteError(f"{lost} lost: the server has not what job {self.job} yielded there", stage="return")
         if item.get("artifact") is not None:
-            path = await brought(self.job.client.session, str(item["artifact"]))
-            return Fetched(self._serializer, False, path=path)
+            file = await brought(self.job.client.session, str(item["artifact"]))
+            return Fetched(self._serializer, False, file=file)
         if item.get("text") is None:
             raise RemoteError(f"value {self._n} of job {self.job} is lost: its bytes never came", stage="return")
         text = str(item["text"])

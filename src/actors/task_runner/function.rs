@@ -6,6 +6,7 @@
 //! | `call.json`, `payload`, `item` | the call (`domain::task_run::called`) |
 //! | `values/` | large arguments, by digest; never written to |
 //! | `returned` or `raised` | the runner's last word |
+//! | `outcomes` | of several calls, those that were through when the process ended |
 //!
 //! The runner itself, of Python's standard library alone, lies in the worker's folder: there Python keeps it compiled,
 //! which is half of what a short call costs beside the interpreter's own start.
@@ -32,7 +33,7 @@ use crate::contract::array::ArrayPlace;
 use crate::contract::function::{MOST_INLINE_BYTES, Returned};
 use crate::contract::spec::{Function, InputMode, Serializer};
 use crate::domain::task_run::called;
-use crate::process::{RAISED_FILE, RETURNED_FILE, failures_bytes};
+use crate::process::{OUTCOMES_FILE, RAISED_FILE, RETURNED_FILE, tells_of};
 
 /// Where the runner lies in a worker's folder.
 const RUNNER_FOLDER: &str = "runner";
@@ -154,7 +155,7 @@ fn not_prepared(error: &io::Error) -> Failure {
 pub(super) fn remove_small(task: BorrowedFd<'_>) -> io::Result<()> {
     let path = RelativePath::new(FUNCTION).map_err(io::Error::other)?;
     let folder = open_folder_beneath(task, &path)?;
-    for name in [CALL_FILE, RETURNED_FILE, RAISED_FILE] {
+    for name in [CALL_FILE, RETURNED_FILE, RAISED_FILE, OUTCOMES_FILE] {
         let large = |size: u64| size > MOST_INLINE_BYTES as u64;
         match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             // To free its blocks may take long.
@@ -169,15 +170,17 @@ pub(super) fn remove_small(task: BorrowedFd<'_>) -> io::Result<()> {
     Ok(unlinkat(task, FUNCTION, AtFlags::REMOVEDIR)?)
 }
 
-/// Brings what the function returned or raised to the server; `None` when it did neither. Its text is in line when it
-/// is short. `cleaned`: the task's secrets, if it has any, are no longer in what it or one of its calls raised.
+/// Brings what the function returned or raised to the server, or what came of several calls before the process ended;
+/// `None` when there is nothing of it. Its text is in line when it is short. `cleaned`: the task's secrets, if it has any,
+/// are no longer in what was raised.
 pub(super) async fn bring_back(
     around: &Surroundings,
     function: &Function,
     folder: &TaskFolder,
     cleaned: bool,
 ) -> Result<Option<Returned>, String> {
-    for (name, raised) in [(RETURNED_FILE, false), (RAISED_FILE, true)] {
+    for name in [RETURNED_FILE, RAISED_FILE, OUTCOMES_FILE] {
+        let (raised, partial) = (name == RAISED_FILE, name == OUTCOMES_FILE);
         let path = format!("{FUNCTION}/{name}");
         let open = || {
             let file = RelativePath::new(&path).map_err(io::Error::other);
@@ -193,13 +196,22 @@ pub(super) async fn bring_back(
             }
             Err(error) => return Err(format!("`{name}` cannot be opened: {error}")),
         };
-        let is_clean = cleaned || (!raised && failures_bytes(&mut file).is_ok_and(|found| found.is_none()));
-        if !is_clean {
+        let several = tells_of(&mut file).map_err(|error| format!("`{name}` cannot be read: {error}"))?;
+        if partial && !several.is_some_and(|told| told.any) {
+            continue;
+        }
+        if !cleaned && (raised || several.is_some_and(|told| told.raised)) {
             return Err("its shim is lost, which takes the secrets out of it".to_owned());
         }
         let size_bytes = file.metadata().map_err(|error| error.to_string())?.len();
-        let returned =
-            |text, artifact| Returned { serializer: function.serializer, raised, text, artifact, size_bytes };
+        let returned = |text, artifact| Returned {
+            serializer: function.serializer,
+            raised,
+            partial,
+            text,
+            artifact,
+            size_bytes,
+        };
         if size_bytes > MOST_INLINE_BYTES as u64 {
             let sent = publish(around, path.as_ref(), open, &RoomPatience::default()).await?;
             return Ok(Some(returned(None, Some(sent.digest))));

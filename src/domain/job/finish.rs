@@ -39,7 +39,7 @@ impl Checked {
     pub(super) fn of(spec: &JobSpec, run: &Run, finish: &Finish) -> Self {
         let (outputs, mut warnings) = brought_back(finish);
         let result = returned(spec, finish, &mut warnings);
-        let ended = with_result(spec, ruled(spec, run, finish), result.as_ref());
+        let ended = with_result(spec, ruled(spec, run, finish), result.as_ref(), &warnings);
         let mut end = with_all_outputs(spec, ended, &outputs);
         if is_asked_for(&spec.retry, end.reason) {
             end.advice = end.advice.as_deref().and_then(without_retries);
@@ -79,15 +79,22 @@ fn returned(spec: &JobSpec, finish: &Finish, warnings: &mut Vec<Warning>) -> Opt
     None
 }
 
-/// A function that succeeded has returned.
-fn with_result(spec: &JobSpec, mut end: End, result: Option<&Returned>) -> End {
+/// A function that succeeded has returned. `warnings`: what was in the way of bringing that back.
+fn with_result(spec: &JobSpec, mut end: End, result: Option<&Returned>, warnings: &[Warning]) -> End {
     let is_function = spec.workload.function().is_some();
-    if !is_function || end.reason != EndReason::Completed || result.is_some_and(|result| !result.raised) {
+    if !is_function
+        || end.reason != EndReason::Completed
+        || result.is_some_and(|result| !result.raised && !result.partial)
+    {
         return end;
     }
     let (reason, detail) = match result {
-        Some(_) => (EndReason::ExitNonzero, "the function raised an exception".to_owned()),
-        None => (
+        Some(result) if result.raised => (EndReason::ExitNonzero, "the function raised an exception".to_owned()),
+        None if !warnings.is_empty() => {
+            let why: Vec<&str> = warnings.iter().map(|warning| &*warning.detail).collect();
+            (EndReason::MissingOutput, format!("nothing came of the function: {}", why.join("; ")))
+        }
+        _ => (
             EndReason::MissingOutput,
             "the function's process ended with status 0 before the function returned (`os._exit`, or a library called it)"
                 .to_owned(),
@@ -283,19 +290,29 @@ mod tests {
             reuse: false,
         };
         let spec = JobSpec::new(Workload::Function(Box::new(function)));
-        let reported = |raised, text: Option<String>| {
-            let result =
-                Returned { serializer: Serializer::Json, raised, text, artifact: None, size_bytes: 1 };
+        let brought = |raised, partial, text: Option<String>| {
+            let serializer = Serializer::Json;
+            let result = Returned { serializer, raised, partial, text, artifact: None, size_bytes: 1 };
             let sent = Finish { result: Some(result), ..finish(EndReason::Completed, Some(0)) };
             let checked = Checked::of(&spec, &run(None), &sent);
             (checked.end.reason, checked.result.is_some(), checked.warnings.len())
         };
+        let reported = |raised, text| brought(raised, false, text);
         let text = |length| Some("1".repeat(length));
         assert_eq!(reported(false, text(1)), (EndReason::Completed, true, 0));
         assert_eq!(reported(true, text(1)), (EndReason::ExitNonzero, true, 0));
         assert_eq!(reported(false, text(MOST_TEXT_BYTES)), (EndReason::Completed, true, 0));
         assert_eq!(reported(false, text(MOST_TEXT_BYTES + 1)), (EndReason::MissingOutput, false, 1));
         assert_eq!(reported(false, None), (EndReason::MissingOutput, false, 1), "neither text nor artifact");
+        assert_eq!(
+            brought(false, true, text(1)),
+            (EndReason::MissingOutput, true, 0),
+            "some calls were through"
+        );
+        let warning = Warning { pointer: String::new(), detail: "its shim is lost".to_owned() };
+        let sent = Finish { warnings: vec![warning], ..finish(EndReason::Completed, Some(0)) };
+        let detail = Checked::of(&spec, &run(None), &sent).end.detail;
+        assert_eq!(detail.as_deref(), Some("nothing came of the function: its shim is lost"));
         assert_eq!(reason(&spec, None, &finish(EndReason::Completed, Some(0))), EndReason::MissingOutput);
         assert_eq!(reason(&spec, None, &finish(EndReason::ExitNonzero, Some(1))), EndReason::ExitNonzero);
     }

@@ -25,6 +25,8 @@ LIBRARY = os.path.join(".gpulayer", "lib")
 CALLS = 3
 #: Pickles of exceptions above it stay here; the client tells of them by type, message and traceback.
 LARGEST_EXCEPTION_BYTES = 1 << 20
+#: Of longer texts only the beginning and the end are told, in characters.
+LARGEST_TEXT = 1 << 20
 #: Longer values of a generator have a file each. The worker knows this number too.
 LARGEST_IN_LINE_BYTES = 8 << 10
 #: The exit status of a call that was stopped: a shell's, of what SIGTERM ended.
@@ -197,6 +199,8 @@ def _search(paths: "list[str]") -> None:
 # Only when somebody wants the task to stop.
 
 _was_stopped = False
+#: Whether the signal came, also to a function that asks for it.
+_stop_came = False
 _forks_are_told = False
 #: Whether the process may serve another task.
 _may_stay = True
@@ -239,13 +243,29 @@ def heed_no_stops() -> None:
 
 
 def _stop(_number: int, _frame: "Any") -> None:
-    global _may_stay, _was_stopped
-    _may_stay = False
+    global _may_stay, _stop_came, _was_stopped
+    _may_stay, _stop_came = False, True
     # Who asks hears of it, and ends in its own time. What cleans up already is not disturbed.
     if _was_stopped or _asks():
         return
     _was_stopped = True
     raise Stopped
+
+
+def call_begins() -> None:
+    """Of several calls: after a stop none begins."""
+    global _was_stopped
+    if _stop_came:
+        _was_stopped = True
+        raise Stopped
+
+
+def ends_task(fault: BaseException) -> bool:
+    """Whether what a call raised ends the task, as a stop does. Of what is no plain exception the process has to end."""
+    global _may_stay
+    if not isinstance(fault, Exception) or isinstance(fault, MemoryError):
+        _may_stay = False
+    return _was_stopped and not isinstance(fault, Exception)
 
 
 def _asks() -> bool:
@@ -486,11 +506,6 @@ def _with_reducer(kind: "Any", reduce: "Any") -> "Any":
 
 def _write(work: Work, file: "BinaryIO") -> None:
     """Calls, and writes what came of it."""
-    if work.many:
-        from .several import write
-
-        write(work, file)
-        return
     value = work.call(work.calls[0])
     if work.is_json:
         import json
@@ -521,35 +536,39 @@ def flush() -> None:
 
 
 def main(folder: str) -> int:
-    """The exit status: 0 with `returned`, 1 with `raised`, and that of a stop with neither."""
+    """The exit status: 0 with `returned`, 1 with `raised`, and that of a stop with neither, save what came of those of
+    several calls that were through."""
     library = os.path.join(WORKSPACE, LIBRARY)
     if library not in sys.path and os.path.isdir(library):
         sys.path.append(library)
     part = os.path.join(folder, "returned.part")
     work = Work(folder)
-    global _may_stay
     try:
         _heed_stops()
         work.load()
-        with open(part, "w+b") as file:
-            _write(work, file)
+        if work.many:
+            from .several import PART, write
+
+            part = os.path.join(folder, PART)
+            write(work, part)
+        else:
+            with open(part, "w+b") as file:
+                _write(work, file)
         flush()
         _call_ends()
         os.rename(part, os.path.join(folder, "returned"))
         return 0
     except BaseException as fault:
         _call_ends()
-        if not isinstance(fault, Exception) or isinstance(fault, MemoryError):
-            _may_stay = False
-        if _was_stopped and not isinstance(fault, Exception):
-            if os.path.exists(part):
-                os.unlink(part)
+        is_stopped = ends_task(fault)
+        # Of several calls it has what came of those before.
+        if not work.many and os.path.exists(part):
+            os.unlink(part)
+        if is_stopped:
             return _stopped()
         told = tell(work, fault)
         import json
 
-        if os.path.exists(part):
-            os.unlink(part)
         part = os.path.join(folder, "raised.part")
         with open(part, "w", encoding="ascii") as out:
             json.dump(told, out)

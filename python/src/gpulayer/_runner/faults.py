@@ -3,7 +3,7 @@
 import os
 import sys
 
-from . import CallError, LARGEST_EXCEPTION_BYTES, Work, dump, is_python
+from . import CallError, LARGEST_EXCEPTION_BYTES, LARGEST_TEXT, Work, dump, is_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def told(work: Work, fault: BaseException) -> "dict[str, Any]":
         fault = CallError(f"the function was sent as code of Python {there}, and this worker runs Python {here}")
     try:
         text = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))
-    except Exception:
+    except BaseException:
         text = f"{type(fault).__name__} (which cannot be shown)\n"
     if isinstance(fault, CallError):
         text = f"{fault}\n"
     try:
         message = str(fault)
-    except Exception:
+    except BaseException:
         message = "(its message cannot be shown)"
     try:
         print(text + (f"[{advice}]\n" if advice else ""), end="", file=sys.stderr, flush=True)
@@ -41,8 +41,8 @@ def told(work: Work, fault: BaseException) -> "dict[str, Any]":
         pass
     data = None if isinstance(fault, CallError) else _pickled(fault)
     return {
-        "type": type(fault).__qualname__,
-        "module": "gpulayer" if isinstance(fault, CallError) else type(fault).__module__,
+        "type": _clean(type(fault).__qualname__),
+        "module": "gpulayer" if isinstance(fault, CallError) else _clean(str(type(fault).__module__)),
         "message": _clean(message),
         "traceback": _clean(text),
         "pickle": None if data is None else b2a_base64(data, newline=False).decode("ascii"),
@@ -57,7 +57,9 @@ def _version(version: "tuple[int, ...]") -> str:
 
 
 def _clean(text: str) -> str:
-    """Without halves of characters, which no JSON may have."""
+    """Without halves of characters, which no JSON may have. The log has it whole."""
+    if len(text) > LARGEST_TEXT:
+        text = f"{text[: LARGEST_TEXT // 2]} [… {len(text) - LARGEST_TEXT:,} characters …] {text[-LARGEST_TEXT // 2 :]}"
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -113,7 +115,7 @@ def _pickled(fault: BaseException) -> "Optional[bytes]":
     found = BytesIO()
     try:
         dump(fault, found, _reduce_raised)
-    except Exception:
+    except BaseException:
         return None
     data = found.getvalue()
     return data if len(data) <= LARGEST_EXCEPTION_BYTES else None

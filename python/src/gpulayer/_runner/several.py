@@ -1,47 +1,75 @@
 """Of the runner: several calls of one task, each with an outcome of its own."""
 
-from io import BytesIO
+import os
 
-from . import Work, dump, tell
+from . import Work, call_begins, dump, ends_task, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO
+    from typing import Any
 
-#: All that is told of failures; above it, of each no more than what it says in short.
-LARGEST_TOLD_BYTES = 16 << 20
-#: How long that may be, in characters.
-LARGEST_MESSAGE = 200
-#: The end of a file that tells of failures. No pickle ends in it.
-MARK = b"raised\n"
-
-
-def write(work: Work, file: "BinaryIO") -> None:
-    """The pickle of a list of outcomes, written outcome by outcome: `]( }(…u … e.` in the opcodes of pickle. What the calls
-    that failed raised comes behind it, a line of JSON each: in a pickle, nobody could take a secret out of it."""
-    raised = bytearray()
-    file.write(b"\x80\x04](")
-    for call in work.calls:
-        data = BytesIO()
-        try:
-            dump(work.call(call), data)
-        except (Exception, SystemExit) as fault:
-            raised += _line(tell(work, fault), LARGEST_TOLD_BYTES - len(raised))
-            file.write(b"}\x8c\x02ok\x89s")
-        else:
-            file.write(b"}(\x8c\x02ok\x88\x8c\x05value\x8e" + len(data.getbuffer()).to_bytes(8, "little"))
-            file.write(data.getbuffer())
-            file.write(b"u")
-    file.write(b"e.")
-    if raised:
-        file.write(raised + len(raised).to_bytes(8, "little") + MARK)
+#: What came of the calls that are through, while others are to come; the worker knows this name too.
+PART = "outcomes"
+#: How such a file begins. No pickle begins like it.
+MARK = b"gpulayer outcomes 1\n"
+#: Kinds of outcomes: the pickle of a value, the JSON of what was raised.
+_VALUE, _RAISED = b"v", b"r"
+_CHECKPOINT_DIR = "GPULAYER_CHECKPOINT_DIR"
 
 
-def _line(told: "dict[str, Any]", room: int) -> bytes:
-    import json
+def write(work: Work, path: str) -> None:
+    """Calls, and writes one outcome after another: its kind, its length (8 bytes, little-endian), its bytes. What ends the
+    process in the middle of a call takes nothing of those before."""
+    folder = _Checkpoints(len(work.calls))
+    with open(path, "wb") as file:
+        file.write(MARK)
+        # A child that a call forks has nothing of it to write.
+        file.flush()
+        for number, call in enumerate(work.calls):
+            call_begins()
+            folder.enter(number)
+            kind, data = _outcome(work, call)
+            folder.leave()
+            file.write(kind + len(data).to_bytes(8, "little"))
+            file.write(data)
+            file.flush()
 
-    line = json.dumps(told).encode("ascii")
-    if len(line) >= room:
-        message = told["message"][:LARGEST_MESSAGE]
-        line = json.dumps({**told, "message": message, "traceback": "", "pickle": None}).encode("ascii")
-    return line + b"\n"
+
+def _outcome(work: Work, call: "Any") -> "tuple[bytes, Any]":
+    from io import BytesIO
+
+    data = BytesIO()
+    try:
+        dump(work.call(call), data)
+        return _VALUE, data.getbuffer()
+    except BaseException as fault:
+        if ends_task(fault):
+            raise
+        import json
+
+        return _RAISED, json.dumps(tell(work, fault)).encode("ascii")
+
+
+class _Checkpoints:
+    """A folder for the checkpoint of each call: one that found that of another would take it for its own."""
+
+    def __init__(self, calls: int) -> None:
+        self._of_task = os.environ.get(_CHECKPOINT_DIR) if calls > 1 else None
+
+    def enter(self, number: int) -> None:
+        if self._of_task is not None:
+            path = os.environ[_CHECKPOINT_DIR] = os.path.join(self._of_task, f"call-{number}")
+            try:
+                os.mkdir(path, 0o700)
+            except OSError:
+                # It is there since an attempt before, or the call will hear what is wrong.
+                pass
+
+    def leave(self) -> None:
+        if self._of_task is not None:
+            try:
+                # What was not used is not kept.
+                os.rmdir(os.environ.get(_CHECKPOINT_DIR, ""))
+            except OSError:
+                pass
+            os.environ[_CHECKPOINT_DIR] = self._of_task

@@ -1,0 +1,233 @@
+//! What came of several calls of one task: a file with an outcome for each, whole or of those before the process ended
+//! (docs/CONTRACT.md, "Functions"). The runner writes it; the shim takes secrets out of it, outcome by outcome.
+//!
+//! Its program may have written anything there: it is read as far as it can be understood.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
+
+use super::raised::MOST_BYTES;
+
+/// Name of the file while further calls are to come.
+pub const OUTCOMES_FILE: &str = "outcomes";
+/// How it begins. Nothing that a single call returns begins like it.
+const MARK: &[u8] = b"gpulayer outcomes 1\n";
+const VALUE: u8 = b'v';
+const RAISED: u8 = b'r';
+/// Kind and length.
+const HEAD_BYTES: u64 = 9;
+/// In place of one that is too long to be looked through.
+const TOO_LONG: &[u8] =
+    br#"{"type": "an exception", "message": "it is too long to take the secrets of its job out of it"}"#;
+
+/// One outcome, by where its bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Outcome {
+    kind: u8,
+    start: u64,
+    length: u64,
+}
+
+impl Outcome {
+    fn end(&self) -> u64 {
+        self.start + self.length
+    }
+}
+
+/// Whether there is an outcome in it at all, and whether one of them is an exception; `None` of another kind of file.
+pub fn tells_of(file: &mut File) -> io::Result<Option<Told>> {
+    if !is_of_several(file)? {
+        return Ok(None);
+    }
+    let mut told = Told { any: false, raised: false };
+    let (mut at, end) = (MARK.len() as u64, file.metadata()?.len());
+    while let Some(outcome) = next(file, at, end)? {
+        told = Told { any: true, raised: told.raised || outcome.kind == RAISED };
+        at = outcome.end();
+    }
+    file.rewind()?;
+    Ok(Some(told))
+}
+
+/// What such a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Whether a call was through.
+    pub any: bool,
+    /// Whether one raised.
+    pub raised: bool,
+}
+
+/// Gives each exception to `clean`, and writes what that makes of it; `None` = it stays. Another kind of file is not
+/// touched, and what is not whole at the end goes. `path` is where the file lies, in a folder that nobody changes now.
+pub(super) fn rewrite(
+    file: &mut File,
+    path: &Path,
+    clean: impl Fn(&[u8]) -> io::Result<Option<Vec<u8>>>,
+) -> io::Result<()> {
+    if !is_of_several(file)? {
+        return Ok(());
+    }
+    let (mut at, end) = (MARK.len() as u64, file.metadata()?.len());
+    let mut rewritten: Option<File> = None;
+    while let Some(outcome) = next(file, at, end)? {
+        if let Some(bytes) = cleaned(file, outcome, &clean)? {
+            let to = match &mut rewritten {
+                Some(to) => to,
+                none => {
+                    let mut to = beside(file, path)?;
+                    copy(file, 0, at, &mut to)?;
+                    none.insert(to)
+                }
+            };
+            to.write_all(&[RAISED])?;
+            to.write_all(&(bytes.len() as u64).to_le_bytes())?;
+            to.write_all(&bytes)?;
+        } else if let Some(to) = &mut rewritten {
+            copy(file, at, outcome.end(), to)?;
+        }
+        at = outcome.end();
+    }
+    match rewritten {
+        Some(_) => std::fs::rename(path.with_extension("clean"), path),
+        None if at < end => file.set_len(at),
+        None => Ok(()),
+    }
+}
+
+fn is_of_several(file: &mut File) -> io::Result<bool> {
+    let mut begin = Vec::new();
+    file.rewind()?;
+    Read::by_ref(file).take(MARK.len() as u64).read_to_end(&mut begin)?;
+    file.rewind()?;
+    Ok(begin == MARK)
+}
+
+/// The one that begins there, if it is whole.
+fn next(file: &mut File, at: u64, end: u64) -> io::Result<Option<Outcome>> {
+    if end.saturating_sub(at) < HEAD_BYTES {
+        return Ok(None);
+    }
+    let mut kind = [0];
+    let mut length = [0; 8];
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(&mut kind)?;
+    file.read_exact(&mut length)?;
+    let outcome = Outcome { kind: kind[0], start: at + HEAD_BYTES, length: u64::from_le_bytes(length) };
+    let is_whole = outcome.length <= end - outcome.start && matches!(outcome.kind, VALUE | RAISED);
+    Ok(is_whole.then_some(outcome))
+}
+
+fn cleaned(
+    file: &mut File,
+    outcome: Outcome,
+    clean: impl Fn(&[u8]) -> io::Result<Option<Vec<u8>>>,
+) -> io::Result<Option<Vec<u8>>> {
+    if outcome.kind != RAISED {
+        return Ok(None);
+    }
+    if outcome.length > MOST_BYTES {
+        return Ok(Some(TOO_LONG.to_vec()));
+    }
+    let mut raised = Vec::new();
+    file.seek(SeekFrom::Start(outcome.start))?;
+    Read::by_ref(file).take(outcome.length).read_to_end(&mut raised)?;
+    clean(&raised)
+}
+
+/// A new file that whoever may read the other may read, and nobody else.
+fn beside(file: &File, path: &Path) -> io::Result<File> {
+    let of = file.metadata()?;
+    let new =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.with_extension("clean"))?;
+    fchown(&new, Some(Uid::from_raw(of.uid())), Some(Gid::from_raw(of.gid())))?;
+    fchmod(&new, Mode::from_raw_mode(of.mode() & 0o777))?;
+    Ok(new)
+}
+
+fn copy(from: &mut File, start: u64, end: u64, to: &mut File) -> io::Result<()> {
+    from.seek(SeekFrom::Start(start))?;
+    io::copy(&mut Read::by_ref(from).take(end - start), to).map(drop)
+}
+
+#[cfg(test)]
+pub(super) fn file_of(outcomes: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut bytes = MARK.to_vec();
+    for (kind, of) in outcomes {
+        bytes.push(*kind);
+        bytes.extend((of.len() as u64).to_le_bytes());
+        bytes.extend(*of);
+    }
+    bytes
+}
+
+#[cfg(test)]
+pub(super) fn read(path: &Path) -> Vec<(u8, Vec<u8>)> {
+    let mut file = File::open(path).unwrap();
+    let (mut at, end) = (MARK.len() as u64, file.metadata().unwrap().len());
+    let mut found = Vec::new();
+    while let Some(outcome) = next(&mut file, at, end).unwrap() {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(outcome.start)).unwrap();
+        Read::by_ref(&mut file).take(outcome.length).read_to_end(&mut bytes).unwrap();
+        found.push((outcome.kind, bytes));
+        at = outcome.end();
+    }
+    assert_eq!(at, end);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(folder: &tempfile::TempDir, bytes: &[u8]) -> (File, std::path::PathBuf) {
+        let path = folder.path().join(OUTCOMES_FILE);
+        std::fs::write(&path, bytes).unwrap();
+        (OpenOptions::new().read(true).write(true).open(&path).unwrap(), path)
+    }
+
+    #[test]
+    fn exceptions_may_become_longer_or_shorter_and_the_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = file_of(&[(VALUE, b"secret"), (RAISED, b"secret"), (VALUE, &[7; 100_000]), (RAISED, b"x")]);
+        for with in [b"" as &[u8], b"a long word in its place"] {
+            let (mut file, path) = written(&folder, &all);
+            rewrite(&mut file, &path, |raised| Ok((raised == b"secret").then(|| with.to_vec()))).unwrap();
+            let clean =
+                file_of(&[(VALUE, b"secret"), (RAISED, with), (VALUE, &[7; 100_000]), (RAISED, b"x")]);
+            assert_eq!(std::fs::read(&path).unwrap(), clean);
+            let told = tells_of(&mut File::open(&path).unwrap()).unwrap();
+            assert_eq!(told, Some(Told { any: true, raised: true }));
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_is_not_whole_goes_and_another_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = file_of(&[(VALUE, b"one")]);
+        let mut endless = whole.clone();
+        endless.extend([&[RAISED][..], &u64::MAX.to_le_bytes(), b"secret"].concat());
+        let unknown = [whole.as_slice(), b"?\0\0\0\0\0\0\0\0secret"].concat();
+        let cut = [whole.as_slice(), b"r\x06\0\0"].concat();
+        for bytes in [&whole, &endless, &unknown, &cut] {
+            let (mut file, path) = written(&folder, bytes);
+            rewrite(&mut file, &path, |_| panic!("no exception is whole")).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), whole);
+            assert_eq!(tells_of(&mut file).unwrap(), Some(Told { any: true, raised: false }));
+        }
+        let (mut none, _) = written(&folder, MARK);
+        assert_eq!(tells_of(&mut none).unwrap(), Some(Told { any: false, raised: false }));
+        for other in [b"" as &[u8], b"\x80\x04.", &MARK[..10]] {
+            let (mut file, path) = written(&folder, other);
+            rewrite(&mut file, &path, |_| panic!("no exception")).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), other);
+            assert_eq!(tells_of(&mut file).unwrap(), None);
+        }
+    }
+}
