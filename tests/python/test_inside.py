@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -63,6 +64,113 @@ gl.progress(100.5)
     said: dict[str, Any] = json.loads(path.read_text())
     assert said == {"done": 100.5, "total": None, "step": 100, "metrics": {"loss": 0.01}, "checkpoint": 1}
     assert [each.name for each in tmp_path.iterdir()] == ["progress.json"]
+
+
+def said_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_several_processes_of_a_job_go_on_where_the_others_are(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    for stage in range(1, 5):
+        ran(f"gl.progress({stage}, 4)\ngl.checkpoint_saved()", tmp_path, GPULAYER_PROGRESS_FILE=str(path))
+        assert said_of(path) == {"done": stage, "total": 4, "checkpoint": stage}
+    ran("gl.metrics(9, loss=0.5)", tmp_path, GPULAYER_PROGRESS_FILE=str(path))
+    assert said_of(path) == {"done": 4, "total": 4, "checkpoint": 4, "step": 9, "metrics": {"loss": 0.5}}
+    path.write_text('{"checkpoint": ')
+    ran("gl.checkpoint_saved()", tmp_path, GPULAYER_PROGRESS_FILE=str(path))
+    assert said_of(path) == {"checkpoint": 1}, "whatever a program of another kind left there"
+
+
+def test_two_processes_at_once_lose_no_word_of_each_other(tmp_path: Path) -> None:
+    path, go = tmp_path / "progress.json", tmp_path / "go"
+    env = {"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", "GPULAYER_PROGRESS_FILE": str(path)}
+    body = """
+import os, sys, threading, time
+print("ready", flush=True)
+while not os.path.exists({go!r}):
+    time.sleep(0.001)
+def save():
+    for _ in range(50):
+        gl.checkpoint_saved()
+threads = [threading.Thread(target=save) for _ in range(2)]
+[each.start() for each in threads]
+{word}
+[each.join() for each in threads]
+"""
+    words = ["gl.progress(1, 2)", "gl.metrics(3, loss=0.5)", ""]
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", PROGRAM.format(body=body.format(go=str(go), word=word))],
+            env=env, stdout=subprocess.PIPE, text=True,
+        )
+        for word in words
+    ]
+    for program in programs:
+        assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    go.touch()
+    seen = [0]
+    while any(program.poll() is None for program in programs):
+        try:
+            seen.append(said_of(path).get("checkpoint", 0))
+        except (FileNotFoundError, ValueError):
+            continue
+    assert seen == sorted(seen), "it only grows"
+    for program in programs:
+        program.communicate()
+        assert program.returncode == 0
+    assert said_of(path) == {"done": 1, "total": 2, "step": 3, "metrics": {"loss": 0.5}, "checkpoint": 300}
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["go", "progress.json"]
+
+
+def test_a_forked_child_counts_on_and_repeats_no_word_of_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    ran(
+        """
+import os, sys
+gl.checkpoint_saved()
+gl.progress(1)
+near, far = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(near, 1)
+    gl.checkpoint_saved()
+    sys.exit()
+gl.progress(2)
+gl.checkpoint_saved()
+os.write(far, b"x")
+os.waitpid(child, 0)
+""",
+        tmp_path,
+        GPULAYER_PROGRESS_FILE=str(path),
+    )
+    assert said_of(path) == {"done": 2, "total": None, "checkpoint": 3}
+
+
+def test_who_was_stopped_in_the_middle_of_a_word_stops_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    path.write_text('{"checkpoint": 6}')
+    with open(path) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ran("gl.checkpoint_saved()", tmp_path, GPULAYER_PROGRESS_FILE=str(path))
+    assert said_of(path) == {"checkpoint": 7}
+
+
+def test_a_word_that_found_no_room_is_said_with_the_next(tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    ran(
+        f"""
+import os
+gl.progress(1, 2)
+gl.checkpoint_saved()
+os.mkdir({str(folder)!r})
+gl.checkpoint_saved()
+""",
+        tmp_path,
+        GPULAYER_PROGRESS_FILE=str(folder / "progress.json"),
+    )
+    assert said_of(folder / "progress.json") == {"done": 1, "total": 2, "checkpoint": 2}
 
 
 def test_progress_is_a_number_that_can_be_reached() -> None:

@@ -7,13 +7,15 @@ nothing asks to stop, nobody is told, and `checkpoint_dir` is a folder here.
 from __future__ import annotations
 
 import atexit
-import json
+import contextlib
 import math
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Any, Optional, Union
+
+from . import progress_file
 
 Number = Union[int, float]
 
@@ -97,19 +99,21 @@ def should_stop() -> bool:
 
 
 class _Word:
-    """What is said last, in the file that the worker reads."""
+    """What is said here, until it is in the file that the worker reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: What is not written yet.
+        self._news: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+        #: What the file said when it was written last.
         self._said: dict[str, Any] = {}
         self._written_at = -math.inf
-        self._is_due = False
         self._later: Optional[threading.Timer] = None
 
     def say(self, **news: Any) -> None:
         with self._lock:
-            self._said.update(news)
-            self._is_due = True
+            self._news.update(news)
             left_s = self._written_at + _PAUSE_S - time.monotonic()
             if left_s <= 0:
                 self._write()
@@ -119,43 +123,39 @@ class _Word:
                 self._later.daemon = True
                 self._later.start()
 
-    def begin_anew(self) -> None:
-        """In the child of a fork, which has neither the thread nor whoever held the lock."""
-        self._lock = threading.Lock()
-        self._later = None
-
     def count(self, name: str) -> None:
         with self._lock:
-            self._said[name] = self._said.get(name, 0) + 1
+            self._counts[name] = self._counts.get(name, 0) + 1
             self._write()
+
+    def begin_anew(self) -> None:
+        """In the child of a fork, which has neither the thread nor whoever held the lock. What was not written yet is
+        the parent's to write: said once more, and later, it would go back."""
+        self._lock = threading.Lock()
+        self._later = None
+        self._news, self._counts = {}, {}
 
     def end(self) -> None:
         """Of a process that goes on to serve another task, which has said nothing yet."""
         self.finish()
         with self._lock:
-            self._said = {}
+            self._news, self._counts, self._said = {}, {}, {}
             self._written_at = -math.inf
 
     def finish(self) -> None:
         with self._lock:
             self._later = None
-            if self._is_due:
+            if self._news or self._counts:
                 self._write()
 
     def _write(self) -> None:
-        self._is_due = False
         self._written_at = time.monotonic()
         path = os.environ.get("GPULAYER_PROGRESS_FILE")
-        if path is None:
-            return
-        part = f"{path}.{os.getpid()}"
-        try:
-            with open(part, "w", encoding="utf-8") as file:
-                json.dump(self._said, file, allow_nan=False)
-            os.replace(part, path)
-        except OSError:
-            # A full disk must not end a training run because of how far it is.
-            pass
+        # A full disk must not end a training run because of how far it is: it is said with the next word.
+        with contextlib.suppress(OSError):
+            if path is not None:
+                self._said = progress_file.add(path, self._news, self._counts, self._said)
+            self._news, self._counts = {}, {}
 
 
 _word = _Word()
