@@ -208,6 +208,40 @@ def test_chunks_make_fewer_jobs_and_the_same_values(client: gl.Client) -> None:
         square.map([1], chunksize=0)
 
 
+def test_a_retry_of_what_failed_counts_what_it_repeats(client: gl.Client, tmp_path: Path) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def work(x: int) -> int:
+        import time
+
+        if x in (4, 9) and not (tmp_path / "again").exists():
+            os._exit(3)
+        while x > 3 and not (tmp_path / str(x)).exists():
+            time.sleep(0.01)
+        return x * 10
+
+    values = work.map(range(10), chunksize=4)
+    for x in range(4, 10):
+        (tmp_path / str(x)).touch()
+    values.wait()
+    (tmp_path / "again").touch()
+    for x in range(4, 10):
+        (tmp_path / str(x)).unlink()
+    retried = values.retry(failed=True)
+    assert isinstance(retried, gl.Map) and (len(retried), retried.jobs) == (6, 2)
+    assert "of 6 calls" in repr(retried)
+    for x in (8, 9):
+        (tmp_path / str(x)).touch()
+    stream = retried.as_completed()
+    assert [next(stream), next(stream)] == [(8, 80), (9, 90)]
+    with pytest.raises(gl.WaitTimeoutError, match="4 of 6 calls have not ended"):
+        retried.result(timeout=0.5)
+    for x in range(4, 8):
+        (tmp_path / str(x)).touch()
+    assert retried.result() == [40, 50, 60, 70, 80, 90]
+    attached = client.attach(retried.id, gl.Map)
+    assert len(attached) == 6 and attached.result() == retried.result()
+
+
 def test_no_more_run_at_once_than_were_allowed(client: gl.Client, tmp_path: Path) -> None:
     values = waits_for(tmp_path).map(range(4), concurrency=1)
     until(lambda: client.jobs(parent=values.id, state="running"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -28,6 +29,7 @@ R = TypeVar("R", covariant=True)
 Y = TypeVar("Y")
 #: Marks an array whose children make several calls each: how many in all, and how many each.
 CALLS_LABEL = "gpulayer.calls"
+_CALLS = re.compile(r"([1-9][0-9]{0,9})/([1-9][0-9]{0,9})")
 
 
 class FunctionJob(Job, Generic[R]):
@@ -63,7 +65,7 @@ class FunctionJob(Job, Generic[R]):
         await self._wait(timeout, progress)
         if self.has_result:
             found = await fetched(self.client.session, self)
-            if _calls_each(self.record.labels) > 1:
+            if self.record.parent and calls_of(self.record.labels, 1)[1] > 1:
                 several = await outcomes(found, self, 1)
                 return lambda: [each() for each in several]
             return outcome(found, self)
@@ -97,18 +99,20 @@ class FunctionJob(Job, Generic[R]):
         return super().rows() + raised
 
 
-def _calls_each(labels: Mapping[str, str]) -> int:
-    """How many calls one job of a map makes."""
-    return calls_of(labels, 1)[1]
-
-
 def calls_of(labels: Mapping[str, str], children: int) -> tuple[int, int]:
-    """How many calls a map makes in all, and how many each of its jobs."""
-    text = labels.get(CALLS_LABEL, "")
-    total, _, each = text.partition("/")
-    if total.isdigit() and each.isdigit() and int(each) > 0:
-        return int(total), int(each)
+    """How many calls a map makes in all, and how many each of its jobs. A retry of what failed has fewer children."""
+    found = _CALLS.fullmatch(labels.get(CALLS_LABEL, ""))
+    if found is not None:
+        total, each = int(found[1]), int(found[2])
+        # Anyone may have written it.
+        if each > 1 and children <= -(-total // each):
+            return total, each
     return children, 1
+
+
+def calls_at(index: int, total: int, each: int) -> int:
+    """How many calls the job at an index makes: the last one what is left."""
+    return max(min(each, total - index * each), 1)
 
 
 def job_of(client: Client, raw: Mapping[str, Any]) -> Job:

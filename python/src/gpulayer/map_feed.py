@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 from . import interrupts, routes
 from .errors import GPUlayerError, NoWorkerFitsError, RemoteError, UnexpectedAnswerError, WaitTimeoutError
 from .event_stream import Follower
-from .function_job import FunctionJob, calls_of
+from .function_job import FunctionJob, calls_at, calls_of
 from .line import Line as Connections
 from .quantities import shown_span
 from .records import Explanation
@@ -138,10 +138,9 @@ class MapFeed:
         found += [_failure(child)] * (calls - len(found))
         return [(first + at, one) for at, one in enumerate(found)]
 
-    def _calls(self, place: int) -> int:
+    def _calls(self, index: int) -> int:
         """How many calls a child makes."""
-        total, each = calls_of(self._map.record.labels, len(self._ids))
-        return max(min(each, total - place * each), 1)
+        return calls_at(index, *calls_of(self._map.record.labels, len(self._ids)))
 
     # What is to come.
 
@@ -191,7 +190,7 @@ class MapFeed:
     def _arrived(self, place: int, job: Any) -> None:
         if place in self._open and job.ended and isinstance(job, FunctionJob):
             self._open.discard(place)
-            self._calls_done += self._calls(place)
+            self._calls_done += self._calls(job.record.array_index or 0)
             self._ended[place] = job
             if not self._ordered:
                 self._order.append(place)

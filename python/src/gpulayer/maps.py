@@ -22,7 +22,7 @@ from typing import (
 
 from . import background, interrupts, routes
 from .errors import GPUlayerError
-from .function_job import calls_of
+from .function_job import calls_at, calls_of
 from .job_handle import Job
 from .map_feed import MapFeed
 from .results import Outcome
@@ -75,8 +75,12 @@ class Map(Job, Generic[R]):
         return cls(client, {**none, "spec": {}})
 
     def __len__(self) -> int:
-        """How many calls it makes."""
-        return calls_of(self.record.labels, self.jobs)[0] if self.id else 0
+        """How many calls it makes; of a retry of what failed how many of them again."""
+        total, each = calls_of(self.record.labels, self.jobs)
+        indices = (self.record.spec.get("array") or {}).get("indices")
+        if each == 1 or indices is None:
+            return total
+        return sum(calls_at(index, total, each) for index in indices)
 
     @property
     def jobs(self) -> int:
