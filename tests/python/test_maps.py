@@ -12,6 +12,7 @@ from typing import Any
 import gpulayer as gl
 import pytest
 from conftest import kill_own_daemon, lines, until
+from gpulayer.function_job import calls_of
 from test_process import sockets, started
 
 
@@ -240,6 +241,23 @@ def test_a_retry_of_what_failed_counts_what_it_repeats(client: gl.Client, tmp_pa
     assert retried.result() == [40, 50, 60, 70, 80, 90]
     attached = client.attach(retried.id, gl.Map)
     assert len(attached) == 6 and attached.result() == retried.result()
+
+
+def test_no_label_of_a_user_says_how_a_map_is_dealt(client: gl.Client) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def square(x: int) -> int:
+        return x * x
+
+    for text in ("4/2", "x"):
+        with pytest.raises(gl.ConfigurationError, match="'gpulayer.calls' cannot be given: names that begin with"):
+            square.options(labels={"gpulayer.calls": text}).map(range(4))
+    # What another program wrote.
+    for text in ("", "4/2", "6", "6/0", "1/4", "²/3", "9" * 5000 + "/2", "2/1", "6/2/1", "-6/2", "0/2"):
+        assert calls_of({"gpulayer.calls": text}, 3) == (3, 1), text
+    assert calls_of({"gpulayer.calls": "6/2"}, 3) == (6, 2) == calls_of({"gpulayer.calls": "6/2"}, 1)
+    job = square.submit(3)
+    again = client.submit({**job.record.spec, "labels": {"gpulayer.calls": "4/2"}})
+    assert isinstance(again, gl.FunctionJob) and again.result() == 9
 
 
 def test_no_more_run_at_once_than_were_allowed(client: gl.Client, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
 from .client import Client
 from .default import default_client
 from .errors import ConfigurationError, GPUlayerError, RefusedError
-from .function_job import CALLS_LABEL, FunctionJob
+from .function_job import CALLS_LABEL, OWN_LABELS, FunctionJob
 from .maps import Map
 from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator
 from .results import Outcome
@@ -63,6 +63,12 @@ def template(words: Mapping[str, Any]) -> Spec:
     if words.get("reuse") and words.get("gpus"):
         raise ConfigurationError(
             "reuse=True with gpus: a process that waits for its next call would keep them; leave one out"
+        )
+    labels = words.get("labels")
+    ours = [name for name in labels if str(name).startswith(OWN_LABELS)] if isinstance(labels, Mapping) else []
+    if ours:
+        raise ConfigurationError(
+            f"labels: {ours[0]!r} cannot be given: names that begin with `{OWN_LABELS}` are written by this package"
         )
     return command(["-"], **{name: word for name, word in words.items() if name not in _APART})
 

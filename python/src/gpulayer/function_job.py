@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", covariant=True)
 Y = TypeVar("Y")
+#: How labels begin that this package gives functions.
+OWN_LABELS = "gpulayer."
 #: Marks an array whose children make several calls each: how many in all, and how many each.
 CALLS_LABEL = "gpulayer.calls"
 _CALLS = re.compile(r"([1-9][0-9]{0,9})/([1-9][0-9]{0,9})")
