@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
+import sqlite3
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Callable, Iterator
 
 import gpulayer as gl
 import pytest
@@ -324,6 +329,58 @@ def test_a_daemon_that_cannot_start_says_so(home: Path, monkeypatch: pytest.Monk
     with gl.local() as client, pytest.raises(gl.DaemonError, match="could not be started"):
         client.whoami()
     (home / "state").unlink()
+
+
+def counted(binary: str, folder: Path) -> Path:
+    """A `gpulayer` that writes down its runs."""
+    program = folder / "gpulayer"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/runs\nexec {binary} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_a_daemon_that_refuses_to_start_is_asked_once(home: Path, binary: str, tmp_path: Path) -> None:
+    (home / "state" / "gpulayer.db").mkdir(parents=True)
+    (home / "state").chmod(0o700)
+    with gl.local(binary=str(counted(binary, tmp_path))) as client:
+        with pytest.raises(gl.DaemonError, match="cannot open the database"):
+            client.whoami()
+    assert (tmp_path / "runs").read_text().splitlines() == ["whoami --server local"]
+
+
+@contextlib.contextmanager
+def killed_while_it_starts(home: Path, times: int) -> Iterator[None]:
+    """Daemons of this home do not get beyond their database, and so many of them are killed there."""
+
+    def is_starting(process: Path) -> bool:
+        try:
+            begins = b"\0--tell-ready\0" in (process / "cmdline").read_bytes()
+            return begins and f"GPULAYER_HOME={home}\0".encode() in (process / "environ").read_bytes()
+        except OSError:
+            return False
+
+    with contextlib.closing(sqlite3.connect(home / "state" / "gpulayer.db", isolation_level=None)) as held:
+        held.execute("PRAGMA locking_mode=EXCLUSIVE")
+        held.execute("BEGIN EXCLUSIVE")
+        yield
+        for _ in range(times):
+            starting = until(lambda: next(filter(is_starting, Path("/proc").glob("[0-9]*")), None))
+            os.kill(int(starting.name), signal.SIGKILL)
+            until(lambda: not starting.exists())
+
+
+def test_a_daemon_that_is_killed_while_it_starts_is_started_again(client: gl.Client, home: Path) -> None:
+    job = client.submit(gl.command(shell="echo a; sleep 60"))
+    stream = job.logs(follow=True)
+    assert next(stream).text == "a"
+    calls: list[Callable[[], object]] = [lambda: job.cancel(now=True), lambda: list(stream)]
+    for call in calls:
+        kill_own_daemon(client)
+        with ThreadPoolExecutor() as pool:
+            with killed_while_it_starts(home, 2):
+                called = pool.submit(call)
+            called.result()
+    assert job.wait().state == "cancelled"
 
 
 def test_the_program_comes_with_the_package_or_is_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

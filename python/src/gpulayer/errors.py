@@ -71,6 +71,9 @@ class UntrustedError(GPUlayerError):
 class DaemonError(GPUlayerError):
     """The daemon of this user could not be started."""
 
+    #: Whether it ended without a word, as who is killed does: the next one may start.
+    was_killed = False
+
 
 class UnexpectedAnswerError(GPUlayerError):
     """An answer that is not a GPUlayer server's: a proxy, a captive portal, something else on that port."""

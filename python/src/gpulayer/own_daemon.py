@@ -4,6 +4,7 @@ lock of its own, so that two at once end with one daemon."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -15,6 +16,9 @@ from .places import Places
 
 #: Starting takes a moment; taking over after a crash on a slow disk takes longer.
 _START_WITHIN_S = 120.0
+#: What the program says of a daemon that ended before it answered, and lines of the log that are no reason for that.
+_ENDED = "it ended before it answered"
+_IS_WELL = re.compile(r"\s*(\(nothing was written\)|\d{4}-\d\d-\d\dT\S+ +(INFO|WARN|DEBUG|TRACE) .*)?$")
 
 
 class OwnDaemon:
@@ -75,7 +79,15 @@ class OwnDaemon:
             raise DaemonError(f"cannot start {binary}: {fault}") from fault
         if asked.returncode != 0:
             said = asked.stderr.decode("utf-8", "replace").strip()
-            raise DaemonError(f"the daemon could not be started: {said}")
+            failed = DaemonError(f"the daemon could not be started: {said or f'status {asked.returncode}'}")
+            failed.was_killed = asked.returncode < 0 or _ended_without_a_word(said)
+            raise failed
+
+
+def _ended_without_a_word(said: str) -> bool:
+    """Whether the end of its log, which the program shows, is what it writes while all is well. Who refuses says why."""
+    _, ended, log = said.partition(_ENDED)
+    return bool(ended) and all(_IS_WELL.match(line) for line in log.splitlines()[1:])
 
 
 def _is_in_a_job_that_names_none(env: Mapping[str, str]) -> bool:

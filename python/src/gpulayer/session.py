@@ -18,6 +18,7 @@ from .errors import (
     ConfigurationError,
     ConnectionFailedError,
     CutError,
+    DaemonError,
     GPUlayerError,
     RefusedError,
     SilentError,
@@ -68,6 +69,10 @@ class Patience:
         self._deadline = time.monotonic() + self._span_s
         self._pause_s = 0.0
 
+    def is_there(self) -> None:
+        """The server is known to be there: when it does not answer any more, it is waited for."""
+        self._was_cut = True
+
     async def pause_after(self, failed: BaseException) -> bool:
         """Waits before the next try; `False` when there is none."""
         if isinstance(failed, CutError):
@@ -76,6 +81,8 @@ class Patience:
             # It is leaving, or not there yet: what comes after it answers.
             self._was_cut = True
         elif isinstance(failed, RefusedError) and failed.code in ("overloaded", "upload_gap"):
+            pass
+        elif isinstance(failed, DaemonError) and failed.was_killed:
             pass
         elif not (isinstance(failed, ConnectionFailedError) and self._was_cut):
             return False
@@ -154,11 +161,19 @@ class Session:
         return await attempt()
 
     async def revive(self, patience: Patience) -> bool:
-        """Starts the own daemon; `False` when it is another server, which nobody can start from here."""
+        """Starts the own daemon, once more when it is killed meanwhile; `False` when it is another server, which nobody
+        can start from here."""
         if self.daemon is None:
             return False
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self.daemon.start, patience.down_mark)
+        while True:
+            try:
+                await loop.run_in_executor(None, self.daemon.start, patience.down_mark)
+                break
+            except DaemonError as failed:
+                if not await patience.pause_after(failed):
+                    raise
+        patience.is_there()
         return True
 
     @contextlib.asynccontextmanager
