@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterable, Mapping, O
 
 import cloudpickle
 
-from . import artifacts, background, folders, interrupts, library, notices, source
+from . import artifacts, background, interrupts, library, notices, sent_projects, source
 from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
 from .client import Client
 from .default import default_client
@@ -37,8 +37,6 @@ _JOBS, _JOBS_WITH_REUSE = 1000, 64
 _ITEMS_BYTES, _LEAST_INLINE_BYTES = 8 << 20, 512
 #: The body of a submission may have 1 MiB, that of a batch 64 MiB.
 _SINGLE_BYTES = 600_000
-#: For how long it is believed that the server still has what it was sent: it keeps it for a day.
-_BELIEVED_S = 3600.0
 #: Words that are not about the job.
 _APART = ("client", "key", "source", "reuse")
 _FORBIDDEN = {
@@ -50,8 +48,6 @@ _FORBIDDEN = {
 
 #: What was sent where: the time by endpoint and digest.
 _sent: dict[tuple[str, str], float] = {}
-#: Bundles of projects: what they looked like and their address, by endpoint and folder.
-_bundles: dict[tuple[str, str], tuple[object, folders.Bundle, float]] = {}
 
 
 def template(words: Mapping[str, Any]) -> Spec:
@@ -317,15 +313,18 @@ class Submission:
             if not any(fault.code == "missing_artifact" for fault in refused.errors):
                 raise
         # It was sent long ago, and the server has removed it meanwhile.
-        for memory in (_sent, _bundles):
-            for key in [each for each in memory if each[0] == str(self._client.endpoint)]:
-                memory.pop(key)
+        endpoint = str(self._client.endpoint)
+        sent_projects.forget(endpoint)
+        for key in [each for each in _sent if each[0] == endpoint]:
+            _sent.pop(key)
         return await self._tried()
 
     async def _tried(self) -> Job:
         assert self._spec is not None
         spec = self._spec
-        bundle = None if self._source is None else await self._bundle(self._source)
+        bundle = None
+        if self._source is not None:
+            bundle = await sent_projects.bundle_of(self._client.session, self._source, self.place)
         if bundle is not None:
             spec = spec | {"source": bundle.address}
         parcels = dict(self._packing.parcels)
@@ -360,18 +359,9 @@ class Submission:
             parcels[digest] = Parcel(digest, file.name, len(data))
         return {"artifact": f"artifact://sha256/{digest}", "path": library.PLACE, "unpack": True}
 
-    async def _bundle(self, project: source.Source) -> folders.Bundle:
-        key = (str(self._client.endpoint), str(project.root))
-        known = _bundles.get(key)
-        if known is not None and known[0] == project.seen and time.monotonic() - known[2] < _BELIEVED_S:
-            return known[1]
-        made = await folders.send(self._client.session, str(project.root))
-        _bundles[key] = (project.seen, made, time.monotonic())
-        return made
-
     def _is_believed(self, digest: str) -> bool:
         sent = _sent.get((str(self._client.endpoint), digest))
-        return sent is not None and time.monotonic() - sent < _BELIEVED_S
+        return sent is not None and time.monotonic() - sent < sent_projects.BELIEVED_S
 
     async def _send(self, parcels: Mapping[str, Parcel]) -> None:
         if not parcels:
