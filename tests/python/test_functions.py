@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -391,11 +392,17 @@ import gpulayer as gl
 def double(x):
     return 2 * x
 
+def run(function, x):
+    return function.run(x), function.words.get("name")
+
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     with ProcessPoolExecutor(2, mp_context=context) as pool:
         print(list(pool.map(double.run, range(3))), list(pool.submit(double.map, [4]).result()))
         print(pool.submit(double.submit(5).result).result())
+        other = double.options(name="other")
+        print(pool.submit(run, double, 6).result(), pool.submit(run, other, 7).result())
+        assert pickle.loads(pickle.dumps(double)) is double and pickle.loads(pickle.dumps(other)).words == other.words
 """
 
 
@@ -405,7 +412,7 @@ def test_calls_go_through_a_pool_of_processes(how: str, tmp_path: Path) -> None:
     env = dict(os.environ, PYTHONPATH=SOURCES)
     command = [sys.executable, "main.py", how]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("[0, 2, 4] [8]\n10\n", "")
+    assert (done.stdout, done.stderr) == ("[0, 2, 4] [8]\n10\n(12, None) (14, 'other')\n", "")
 
 
 def test_a_function_of_a_spawned_child_travels_as_that_of_its_parent(tmp_path: Path) -> None:
@@ -465,3 +472,28 @@ def test_whatever_a_process_leaves_as_its_exception_is_an_error_that_says_so(tex
 
     with pytest.raises(gl.RemoteError, match="what its process wrote of it cannot be understood; the log may say more"):
         strange.run(text)
+
+
+@gl.remote(cpus=0.1, memory="64MiB")
+def tripled(x: int) -> int:
+    return 3 * x
+
+
+class Scaled:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def by(self, x: int) -> int:
+        return 3 * x
+
+
+def test_a_function_with_other_words_can_be_pickled_and_still_travels(client: gl.Client) -> None:
+    for function in (tripled.options(name="other"), Scaled().by, Scaled().by.options(name="other")):
+        again = pickle.loads(pickle.dumps(function))
+        assert again(2) == 6 and again.words == function.words and type(again) is type(function)
+    assert pickle.loads(pickle.dumps(tripled)) is tripled and pickle.loads(pickle.dumps(Scaled.by)) is Scaled.by
+
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def what(function: Any) -> tuple[str, int]:
+        return type(function).__name__, function(2)
+
+    local = gl.remote(lambda x: 3 * x)
+    assert what.run(local) == ("function", 6) and what.run(tripled.options(cpus=0.2)) == ("function", 6)

@@ -24,12 +24,13 @@ else:
 def method_of(instance: object, name: str) -> tuple[Any, ...]:
     """The pickle of a method in both forms, as `__reduce__` gives it: of what a module has, by its name there."""
     module, path = getattr(instance, "__module__", None), getattr(instance, "__qualname__", None)
-    if isinstance(module, str) and isinstance(path, str) and _found(module, path) is instance:
+    if isinstance(module, str) and isinstance(path, str) and named(module, path) is instance:
         return _method, (module, path, name)
     return getattr, (instance, name)
 
 
-def _found(module: str, path: str) -> Any:
+def named(module: str, path: str) -> Any:
+    """What a loaded module has under this name, which may have dots; `None`: nothing."""
     place: Any = sys.modules.get(module)
     for part in path.split("."):
         place = getattr(place, part, None)
@@ -40,7 +41,7 @@ def _method(module: str, path: str, name: str) -> Any:
     from importlib import import_module
 
     import_module(module)
-    return getattr(_found(module, path), name)
+    return getattr(named(module, path), name)
 
 
 def signature_of(function: Any) -> Optional[inspect.Signature]:

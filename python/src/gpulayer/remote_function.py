@@ -10,7 +10,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union, overload
 
-from .both import both, finished, method_of, signature_of
+from .both import both, finished, method_of, named, signature_of
 
 if TYPE_CHECKING:
     import inspect
@@ -138,12 +138,18 @@ class RemoteFunction(Generic[P, R]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> Union[str, tuple[Any, ...]]:
-        # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
-        name = getattr(self, "__qualname__", "")
-        module = sys.modules.get(getattr(self, "__module__", None) or "")
-        if module is not None and module.__name__ not in PROGRAM and getattr(module, name, None) is self:
+        name, module = getattr(self, "__qualname__", ""), getattr(self, "__module__", None) or ""
+        if _takes_code_along():
+            if module not in PROGRAM and getattr(sys.modules.get(module), name, None) is self:
+                return name
+            # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
+            return max, ((self.function,),)
+        there = named(module, name)
+        if there is self:
             return name
-        return max, ((self.function,),)
+        if isinstance(there, RemoteFunction) and there.function is self.function:
+            return _with_words, (there, self.words)
+        return _made, (self.function, self.words)
 
     def __copy__(self) -> RemoteFunction[P, R]:
         return self
@@ -420,6 +426,19 @@ def yields(function: Callable[..., Any]) -> bool:
 def _made(function: Callable[..., Any], words: Mapping[str, Any]) -> RemoteFunction[..., Any]:
     plain = function.function if isinstance(function, RemoteFunction) else function
     return (RemoteGenerator if yields(plain) else RemoteFunction)(function, words)
+
+
+def _with_words(function: RemoteFunction[P, R], words: Mapping[str, Any]) -> RemoteFunction[P, R]:
+    return type(function)(function.function, words)
+
+
+def _takes_code_along() -> bool:
+    """Whether it is a cloudpickle that pickles, which sends the code of what only this program has. Plain pickle names it,
+    for another process of the same program."""
+    frame: Optional[types.FrameType] = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == "pickle":
+        frame = frame.f_back
+    return frame is not None and "cloudpickle" in str(frame.f_globals.get("__name__"))
 
 
 @overload
