@@ -178,6 +178,43 @@ def test_progress_is_a_number_that_can_be_reached() -> None:
         gl.progress(float("nan"))
 
 
+def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    body = """
+class Int:  # as numpy.int64
+    __index__ = lambda self: 3
+class Float:  # as numpy.float32
+    __float__ = lambda self: 0.5
+gl.progress(Float(), Int())
+gl.metrics(Int(), loss=Float(), right=Int())
+"""
+    assert ran(body, tmp_path, GPULAYER_PROGRESS_FILE=str(path)) == "step 3 loss=0.5 right=3\n"
+    assert json.loads(path.read_text()) == {"done": 0.5, "total": 3, "step": 3, "metrics": {"loss": 0.5, "right": 3}}
+    text: Any = "1"
+    with pytest.raises(TypeError, match="done is '1': progress is a number"):
+        gl.progress(text)
+
+
+def test_what_is_no_number_is_left_out_of_a_report_and_ends_nothing(client: gl.Client) -> None:
+    @gl.remote(client=client)
+    def work() -> str:
+        for step in range(2):
+            gl.metrics(step, loss=0.5, val=None, pair=[1, 2], note="warm")
+        third: Any = "third"
+        gl.metrics(third, loss=0.25)
+        return "done"
+
+    job = work.submit()
+    assert job.result() == "done"
+    assert [line.text for line in job.logs(stream="stdout")] == [
+        "step 0 loss=0.5 note=warm", "step 1 loss=0.5 note=warm", "loss=0.25"
+    ]  # fmt: skip
+    said = "\n".join(line.text for line in job.logs(stream="stderr"))
+    for left in ("val, which is a NoneType and no number", "pair, which is a list and", "step, which is a str and"):
+        assert said.count(f"GPUlayerWarning: gpulayer.metrics leaves out {left}") == 1
+    assert job.record.progress and job.record.progress["metrics"] == {"loss": 0.25}
+
+
 def test_a_function_tells_who_it_is_and_how_far_it_is(client: gl.Client, tmp_path: Path) -> None:
     go = tmp_path / "go"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import operator
 import os
 import threading
 import time
@@ -165,6 +166,7 @@ def task_ends() -> None:
     """For the runner of functions: what is said from now on is of another task."""
     global asks_whether_to_stop
     asks_whether_to_stop = False
+    _left_out.clear()
     _word.end()
 
 
@@ -180,27 +182,65 @@ def progress(done: Number, total: Optional[Number] = None) -> None:
 
 def metrics(step: Optional[int] = None, **values: Any) -> None:
     """Says how it goes, such as `metrics(step, loss=0.31)`: a line in the log, and the newest ones stand with the job.
-    Numbers, or what `float` takes (a tensor of one number)."""
-    told = {name: _metric(value) for name, value in values.items()}
+    Numbers, or what `float` takes (a tensor of one number), or text. What is none of them is left out with a
+    `GPUlayerWarning`, once for each name: a report must not end what it is about."""
+    told: dict[str, Union[int, float, str]] = {}
+    for name, value in values.items():
+        try:
+            told[name] = _metric(value)
+        except Exception:
+            _leave_out(name, value)
+    at: Optional[int] = None
+    try:
+        at = None if step is None else int(step)
+    except Exception:
+        _leave_out("step", step)
     words = [f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}" for name, value in told.items()]
-    print(*([] if step is None else [f"step {int(step)}"]), *words, flush=True)
-    _word.say(metrics=told, **({} if step is None else {"step": int(step)}))
+    print(*([] if at is None else [f"step {at}"]), *words, flush=True)
+    _word.say(metrics=told, **({} if at is None else {"step": at}))
 
 
-def _finite(name: str, value: Number) -> Number:
-    if not math.isfinite(value):
+_left_out: set[str] = set()
+
+
+def _leave_out(name: str, value: Any) -> None:
+    if name in _left_out:
+        return
+    _left_out.add(name)
+    import warnings
+
+    from .errors import GPUlayerWarning
+
+    text = f"gpulayer.metrics leaves out {name}, which is a {type(value).__name__} and no number"
+    warnings.warn(text, GPUlayerWarning, stacklevel=3)
+
+
+def _finite(name: str, value: Any) -> Number:
+    if isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}: progress is a number")
+    number = _number(value)
+    if not math.isfinite(number):
         raise ValueError(f"{name} is {value}: progress is a number that can be reached")
-    return value
+    return number
 
 
 def _metric(value: Any) -> Union[int, float, str]:
     if isinstance(value, (bool, str)):
         return str(value)
-    if isinstance(value, int):
-        return value
-    number = float(value)
+    number = _number(value)
     # JSON has no such numbers, and they are what one wants to see.
     return number if math.isfinite(number) else str(number)
+
+
+def _number(value: Any) -> Number:
+    """What Python and JSON have for it."""
+    if isinstance(value, int):
+        return int(value)
+    try:
+        # Integers of numpy and torch.
+        return operator.index(value)
+    except TypeError:
+        return float(value)
 
 
 def checkpoint_saved() -> None:
