@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import socket
 import ssl
@@ -9,6 +10,7 @@ import threading
 from pathlib import Path
 
 import gpulayer as gl
+import httpx
 import pytest
 from conftest import CuttingProxy, Server, lines
 from gpulayer.pin import of_certificate
@@ -178,6 +180,67 @@ def test_what_is_no_server_of_ours_is_told_as_such(home: Path) -> None:
             with pytest.raises(gl.UntrustedError, match="plain HTTP"):
                 client.whoami()
         thread.join()
+
+
+class OutageProxy(http.server.ThreadingHTTPServer):
+    """Stands on loopback before a daemon's Unix socket; the next answers are its own, of these statuses."""
+
+    def __init__(self, near: str, statuses: list[int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Forwarding)
+        self.near, self.statuses = near, statuses
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def __enter__(self) -> OutageProxy:
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class _Forwarding(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, OutageProxy)
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.server.statuses:
+            self.send_response(self.server.statuses.pop(0))
+            self.end_headers()
+            self.wfile.write(b"<html>\n<h1>Bad Gateway</h1>")
+            return
+        sent = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        transport = httpx.HTTPTransport(uds=self.server.near)
+        with httpx.Client(transport=transport, timeout=60) as near:
+            with near.stream(self.command, f"http://near{self.path}", content=body, headers=sent) as answer:
+                self.send_response(answer.status_code)
+                for name, value in answer.headers.items():
+                    if name not in ("transfer-encoding", "connection"):
+                        self.send_header(name, value)
+                self.end_headers()
+                for piece in answer.iter_raw():
+                    self.wfile.write(piece)
+
+    do_POST = do_PUT = do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+def test_a_proxy_that_cannot_reach_the_server_is_a_short_outage(client: gl.Client) -> None:
+    client.whoami()
+    with OutageProxy(client.endpoint.path, [502, 503, 504]) as proxy, gl.connect(proxy.url) as far:
+        job = far.submit(gl.command(["echo", "hello"]))
+        assert not proxy.statuses
+        proxy.statuses += [503, 502]
+        assert job.wait().state == "succeeded" and not proxy.statuses
+        proxy.statuses += [503, 502]
+        assert lines(job, follow=True) == ["hello"] and not proxy.statuses
+    assert [each.id for each in client.jobs()] == [job.id]
+    with OutageProxy(client.endpoint.path, [502] * 1000) as proxy, gl.connect(proxy.url, reconnect_s=0.2) as far:
+        with pytest.raises(ConnectionError, match=f"status 502 by a proxy before the server at {proxy.url} .BaseHTTP.*Bad"):
+            far.whoami()
 
 
 def test_plain_http_to_a_port_with_tls_is_told_as_such(server: Server) -> None:

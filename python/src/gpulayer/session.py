@@ -48,6 +48,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 _VERSION_HEADER = "x-gpulayer-version"
 
 
+#: What a proxy says while it cannot reach the server behind it, which is a short outage like any other.
+_OUTAGES = (502, 503, 504)
 #: What the HTTP library says of an answer that begins with a control character, as TLS does.
 _NO_HTTP = "illegal request line"
 
@@ -202,7 +204,7 @@ class Session:
             try:
                 ours = _VERSION_HEADER in answer.headers
                 if not ours or (answer.status_code >= 400 and answer.status_code not in expect):
-                    raise _refused(operation, answer.status_code, await answer.aread())
+                    raise _refused(operation, str(self.target.endpoint), answer, await answer.aread())
                 yield answer
             finally:
                 await answer.aclose()
@@ -273,14 +275,22 @@ def _json(operation: str, body: object) -> bytes:
         raise ConfigurationError(f"what {operation} is to send cannot be written as JSON: {fault}") from fault
 
 
-def _refused(operation: str, status: int, body: bytes) -> GPUlayerError:
+def _refused(operation: str, where: str, answer: httpx.Response, body: bytes) -> GPUlayerError:
     try:
         problem = json.loads(body)
         if isinstance(problem, dict) and "code" in problem:
             return refusal(problem)
     except ValueError:
         pass
-    begin = body[:300].decode("utf-8", "replace")
+    begin = " ".join(body[:300].decode("utf-8", "replace").split())
+    status = answer.status_code
+    if status in _OUTAGES:
+        # It may have been carried out, as after a cut.
+        proxy = answer.headers.get("server") or answer.headers.get("via")
+        return CutError(
+            f"{operation} was answered with status {status} by a proxy before the server at {where}"
+            f"{f' ({proxy})' if proxy else ''}, which has no answer of the server itself: {begin}"
+        )
     return UnexpectedAnswerError(
         f"{operation} was answered with status {status}, but not by a GPUlayer server: {begin}"
     )
