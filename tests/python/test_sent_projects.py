@@ -135,3 +135,16 @@ def test_a_file_that_changes_before_each_call_is_named_once(project: Path, monke
     assert told[0].filename == __file__
     (project / "results.csv").write_text("123")
     read.run()
+
+
+def test_a_file_that_stayed_behind_is_told_of_with_the_exception(project: Path) -> None:
+    (project / "big").mkdir()
+    (project / "big" / "weights").write_text("w")
+
+    def read(path: str) -> str:
+        with open(path) as file:
+            return file.read()
+
+    with pytest.raises(FileNotFoundError) as told:
+        gl.remote(cpus=0.1, memory="64MiB", source=str(project))(read).run("big/weights")
+    assert ".gitignore" in str(told.value.__cause__) and "[job:" not in str(told.value.__cause__)

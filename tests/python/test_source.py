@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import pickle
 import subprocess
 import sys
 import tarfile
@@ -12,6 +14,7 @@ from pathlib import Path
 import gpulayer as gl
 import pytest
 from gpulayer import library, source
+from gpulayer.records import End
 from gpulayer.results import error_of
 from gpulayer.source import Source, found, root_above
 
@@ -126,6 +129,18 @@ def test_a_module_that_was_left_out_of_the_project_is_told_with_how_to_bring_it(
         assert f"mine.util is {project}/mine/util.py here" in str(lost) and "!/mine/util.py in" in str(lost)
     lost = error_of({**words, "type": "ImportError", "message": "cannot import name 'f' from 'mine'"}, "…abc")
     assert "try:" not in str(lost)
+
+
+def test_what_is_known_of_the_end_beyond_the_exception_comes_with_it() -> None:
+    told = {"type": "BrokenProcessPool", "module": "concurrent.futures.process", "message": "a process died"}
+    told["pickle"] = base64.b64encode(pickle.dumps(OSError("a process died"))).decode("ascii")
+    end = End(reason="oom_killed", owner="user", detail="peak 200 MiB of 200 MiB", advice="--memory 400MiB")
+    failure = error_of({**told, "traceback": "Traceback …"}, "…abc", end)
+    assert type(failure) is OSError
+    lines = str(failure.__cause__).split("\n")
+    assert lines[2:6] == ["Traceback …", "[in job …abc]", "[job: oom_killed: peak 200 MiB of 200 MiB]", "[--memory 400MiB]"]
+    plain = error_of({**told, "traceback": "Traceback …"}, "…abc", End("exit_nonzero", "user", 1, detail="exited with status 1"))
+    assert str(plain.__cause__) == '\n"""\nTraceback …\n[in job …abc]\n"""'
 
 
 def test_a_source_that_is_no_folder_is_refused(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from .session import Session
 
 if TYPE_CHECKING:
     from .job_handle import Job
+    from .records import End
 
 Outcome = Callable[[], Any]
 #: Raised by the iterator protocols themselves: one that came from a job would end a loop as if it were over.
@@ -99,7 +100,7 @@ def outcome(found: Fetched, job: Job) -> Outcome:
     def take() -> Any:
         __tracebackhide__ = True
         if found.raised:
-            failure = error_of(found.read(), str(job))
+            failure = error_of(found.read(), str(job), job.end)
             raise failure from failure.__cause__
         return found.read()
 
@@ -177,13 +178,13 @@ def _fields(text: bytes) -> dict[str, Any]:
     return {"type": "an exception", "message": message}
 
 
-def error_of(told: Mapping[str, Any], job: str) -> Exception:
+def error_of(told: Mapping[str, Any], job: str, end: Optional[End] = None) -> Exception:
     """The exception that a function's job tells of: itself, or a `RemoteError` where it cannot be that. Its cause has
-    the traceback."""
+    the traceback, and what is known of the job's `end` beyond it."""
     traceback = _with_lines(str(told.get("traceback") or ""))
     name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
     dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
-    advice = _why_lost(name, message) or advice
+    advice = _why_lost(name, message) or advice or (end.advice if end is not None else None)
     lost = _LOST.search(message) if name == "ModuleNotFoundError" else None
     if lost is not None and advice and "." in lost.group(1):
         top = lost.group(1).partition(".")[0]
@@ -194,7 +195,7 @@ def error_of(told: Mapping[str, Any], job: str) -> Exception:
         "type": dotted, "message": message, "stage": stage, "advice": advice, "remote_traceback": traceback
     }  # fmt: skip
     said = f"{dotted}: {message}" if message else dotted
-    whole = f"{traceback.rstrip()}\n[in job {job}]" + (f"\n[{advice}]" if advice else "")
+    whole = "\n".join([traceback.rstrip(), f"[in job {job}]", *_beyond(end), *([f"[{advice}]"] if advice else [])])
     if stage == "load":
         text = message if dotted == "gpulayer.CallError" else said
         failure: Exception = RemoteError(f"job {job} could not read its call: {text}", **words)
@@ -213,6 +214,17 @@ def error_of(told: Mapping[str, Any], job: str) -> Exception:
             failure = RemoteError(f"job {job} raised {said} (not raised as itself: {why})", **words)
     failure.__cause__ = RemoteTraceback(whole)
     return failure
+
+
+#: Ends that say of an exception what it says itself.
+_SAID = ("exit_nonzero", "import_error")
+
+
+def _beyond(end: Optional[End]) -> list[str]:
+    if end is None or end.reason in _SAID:
+        return []
+    detail = end.detail or next(iter(end.evidence), None)
+    return [f"[job: {end.reason}{f': {detail}' if detail else ''}]"]
 
 
 def _why_lost(name: str, message: str) -> Optional[str]:
