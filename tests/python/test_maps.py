@@ -121,6 +121,37 @@ def test_an_exception_is_raised_in_its_turn_or_kept(tmp_path: Path) -> None:
     assert [type(each) for each in lost] == [float, gl.JobFailedError, float, float]
 
 
+def test_a_map_that_is_repeated_gives_its_values_as_before(tmp_path: Path) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def divide(x: int) -> float:
+        if x == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 6 / x
+
+    calls = divide.map([1, 0, 2], chunksize=1, return_exceptions=True, ordered=False)
+    calls.wait()
+    again = calls.retry(failed=True)
+    assert isinstance(calls.retry(), gl.Map) and again.return_exceptions and not again.ordered
+    assert len(again) == 1 and [type(each) for each in again] == [ZeroDivisionError]
+    # Of several calls in one job only what ended the job is one that failed.
+    several = divide.map([1, 0, 3, 2, 6], chunksize=2, return_exceptions=True)
+    several.wait()
+    lost = several.retry(failed=True)
+    assert len(lost) == 2 and len(several.retry()) == 5
+    raised = divide.map([1, 0, 2], chunksize=2)
+    raised.wait()
+    with pytest.raises(gl.ConfigurationError, match=r"up to 2 calls share a job.*retry\(\) repeats all calls.*exceptions"):
+        raised.retry(failed=True)
+
+
+def test_what_runs_is_not_repeated_and_says_what_to_do_first(tmp_path: Path) -> None:
+    calls = waits_for(tmp_path).map([1])
+    for job in (calls, waits_for(tmp_path).submit(1)):
+        with pytest.raises(gl.ConflictError, match=r"can be repeated after its end: wait\(\) first, or cancel\(\)"):
+            job.retry()
+    (tmp_path / "1").touch()
+
+
 def test_no_secret_comes_back_with_what_calls_of_one_job_raised(tmp_path: Path, home: Path) -> None:
     @gl.remote
     def login(x: int) -> int:

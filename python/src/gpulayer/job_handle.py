@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, T
 from . import background, routes, tables
 from .array_logs import ArrayLines
 from .both import both
-from .errors import ConfigurationError, ConflictError, JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError
+from .errors import ConfigurationError, ConflictError, JobCancelledError, JobFailedError, JobTimedOutError, RefusedError, WaitTimeoutError, refusal
 from .event_stream import Follower, Pages
 from .interrupts import GoesOn
 from .outputs import Outputs, bring
@@ -317,8 +317,18 @@ class Job:
     @both
     async def retry(self, *, failed: bool = False, key: Optional[str] = None) -> Job:
         """A new job with the same spec, of one that has ended. `failed`: of an array only what did not succeed."""
+        return await self._retried(failed, key)
+
+    async def _retried(self, failed: bool, key: Optional[str]) -> Job:
         body = {"failed": True} if failed else {}
-        return self.client.job_of(await self._call(routes.RETRY, body=body, key=key))
+        try:
+            return self.client.job_of(await self._call(routes.RETRY, body=body, key=key))
+        except ConflictError as refused:
+            if refused.code != "job_not_ended":
+                raise
+            stand = self.record.state if self.ended else (await self.refreshed()).state
+            detail = f"{self.noun} {self} is {stand}, and can be repeated after its end: wait() first, or cancel() and wait()"
+            raise refusal({**refused.problem, "detail": detail}) from None
 
     @both
     async def fetch(

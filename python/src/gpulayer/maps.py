@@ -21,7 +21,8 @@ from typing import (
 )
 
 from . import background, interrupts, routes
-from .errors import GPUlayerError
+from .both import both
+from .errors import ConfigurationError, GPUlayerError, InvalidSpecError
 from .function_job import calls_at, calls_of
 from .job_handle import Job
 from .map_feed import MapFeed
@@ -144,6 +145,24 @@ class Map(Job, Generic[R]):
 
     def __await__(self) -> Generator[Any, None, list[R]]:  # type: ignore[override]
         return self.result.aio(progress=False).__await__()
+
+    @both
+    async def retry(self, *, failed: bool = False, key: Optional[str] = None) -> Map[R]:  # type: ignore[override]
+        """A new map that calls again, of one that has ended. `failed`: only the jobs that did not succeed. A call that
+        raised fails its job if it is the only one in it; where several share a job (`chunksize`) it does not."""
+        try:
+            again = cast("Map[R]", await self._retried(failed, key))
+        except InvalidSpecError as refused:
+            each = calls_of(self.record.labels, self.jobs)[1]
+            if each == 1 or [fault.pointer for fault in refused.errors] != ["/failed"]:
+                raise
+            raise ConfigurationError(
+                f"all jobs of map {self} succeeded, so none failed that could be repeated: up to {each} calls share a job, "
+                "and those that raised did so within jobs that succeeded. retry() repeats all calls; else map the "
+                "arguments once more whose values are exceptions, which result(return_exceptions=True) gives"
+            ) from None
+        again.ordered, again.return_exceptions = self.ordered, self.return_exceptions
+        return again
 
     async def settled(self) -> None:
         """Has its record as it stands when all of its jobs have ended. On the background loop."""
