@@ -67,7 +67,13 @@ impl Client {
         let mut retry = Retry::new(self.shared.reconnect_for);
         let (mut offset, mut failures_in_place) = (0, 0);
         if size_bytes >= WORTH_ASKING_BYTES {
-            match self.upload_offset(digest).await? {
+            let asked = loop {
+                match self.upload_offset(digest).await {
+                    Err(failed) if retry.pause_after(&failed).await => {}
+                    asked => break asked?,
+                }
+            };
+            match asked {
                 Some(received) => {
                     offset = Some(received).filter(|received| *received <= size_bytes).unwrap_or(0)
                 }
@@ -366,4 +372,58 @@ fn pieces(
         taken.fetch_add(read as u64, Ordering::Relaxed);
         Ok(Some((piece.freeze(), (file, left_bytes - read as u64, taken))))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+    use crate::client::Endpoint;
+
+    /// A server that hangs up on the first question and takes what comes then.
+    fn server_that_hangs_up_once() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for (place, socket) in listener.incoming().flatten().enumerate() {
+                std::thread::spawn(move || serve(&socket, place == 0));
+            }
+        });
+        address
+    }
+
+    fn serve(mut socket: &TcpStream, hangs_up: bool) {
+        let mut reader = BufReader::new(socket.try_clone().unwrap());
+        loop {
+            let head: Vec<String> =
+                reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            let Some(first) = head.first().filter(|_| !hangs_up) else { return };
+            let length = head.iter().find_map(|line| {
+                let (name, value) = line.split_once(": ")?;
+                name.eq_ignore_ascii_case("content-length").then(|| value.parse().unwrap())
+            });
+            std::io::copy(&mut reader.by_ref().take(length.unwrap_or(0)), &mut std::io::sink()).unwrap();
+            let status = if first.starts_with("HEAD") { "404 Not Found" } else { "201 Created" };
+            let answer = format!("HTTP/1.1 {status}\r\nx-gpulayer-version: 0\r\ncontent-length: 0\r\n\r\n");
+            socket.write_all(answer.as_bytes()).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_goes_when_an_upload_begins_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        let bytes = vec![7; usize::try_from(WORTH_ASKING_BYTES).unwrap()];
+        std::fs::write(&path, &bytes).unwrap();
+        let digest = Digest::from_bytes(Sha256::digest(&bytes).into());
+        let endpoint = Endpoint::parse(&format!("http://{}", server_that_hangs_up_once())).unwrap();
+        let client = Client::new(endpoint).with_reconnect_for(std::time::Duration::from_secs(60));
+        let mut sent = 0;
+        client.upload(&digest, &path, WORTH_ASKING_BYTES, |bytes| sent = bytes).await.unwrap();
+        assert_eq!(sent, WORTH_ASKING_BYTES);
+    }
 }

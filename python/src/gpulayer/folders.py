@@ -49,9 +49,14 @@ async def send(session: Session, folder: str) -> Bundle:
             "this Python nor in PATH: install it"
         ) from None
     server = "local" if session.daemon else str(session.target.endpoint)
-    status, out, said = await _run([program, "artifact", "put", "--json", "--server", server, folder], _env(session))
-    if status != 0:
+    command = [program, "artifact", "put", "--json", "--server", server, folder]
+    for _ in range(2):
+        status, out, said = await _run(command, _env(session))
+        if status == 0:
+            break
+        # The server may have gone in the middle; it is there again after this.
         await session.call(routes.WHOAMI)
+    else:
         raise ConfigurationError(f"cannot send the folder {folder}: {said or f'status {status}'}")
     _LOG.info("%s: %s", folder, said)
     answer = json.loads(out)

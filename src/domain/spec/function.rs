@@ -49,7 +49,7 @@ pub(super) fn read(reader: &mut Reader, node: Node<'_>) -> Option<Function> {
     Some(Function { payload, serializer, entrypoint, values: values.unwrap_or_default(), reuse })
 }
 
-/// Those items of a function job's array that are calls of their own.
+/// Those items of a function job's array that are calls of their own, or say arguments as a payload of JSON does.
 pub(super) fn check_items(reader: &mut Reader, at: Pointer<'_>, array: &Array, serializer: Serializer) {
     let items = Pointer::Field(&at, "items");
     for (index, value) in array.items.iter().flatten().enumerate() {
@@ -60,8 +60,17 @@ pub(super) fn check_items(reader: &mut Reader, at: Pointer<'_>, array: &Array, s
                 payload(reader, node, Some(serializer))
             });
             fields.read(reader, "values", values);
+        } else if serializer == Serializer::Json && !says_arguments(value) {
+            reader.invalid::<()>(Pointer::Item(&items, index), ARGUMENTS_EXPECTED);
         }
     }
+}
+
+/// Whether an item is not of the form of arguments, or is as such in order.
+fn says_arguments(item: &Value) -> bool {
+    let Value::Object(fields) = item else { return true };
+    let is_meant = !fields.is_empty() && fields.keys().all(|name| matches!(name.as_str(), "args" | "kwargs"));
+    !is_meant || are_arguments(fields)
 }
 
 /// The call that an item of a function job's array is; `None` = it is an argument.
@@ -103,16 +112,21 @@ fn payload(reader: &mut Reader, node: Node<'_>, serializer: Option<Serializer>) 
 
 /// `{"args": […], "kwargs": {…}}`; either may be absent.
 fn arguments(reader: &mut Reader, node: Node<'_>, text: &str) -> Option<()> {
-    let expected = "expected JSON: an object with the list `args`, the object `kwargs`, or both";
-    let Ok(Value::Object(found)) = serde_json::from_str(text) else {
-        return reader.invalid(node.at, expected);
-    };
-    let fits = found.iter().all(|(name, value)| match name.as_str() {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) if are_arguments(&fields) => Some(()),
+        _ => reader.invalid(node.at, ARGUMENTS_EXPECTED),
+    }
+}
+
+const ARGUMENTS_EXPECTED: &str =
+    "expected JSON: an object with the list `args`, the object `kwargs`, or both";
+
+fn are_arguments(fields: &serde_json::Map<String, Value>) -> bool {
+    fields.iter().all(|(name, value)| match name.as_str() {
         "args" => value.is_array(),
         "kwargs" => value.is_object(),
         _ => false,
-    });
-    if fits { Some(()) } else { reader.invalid(node.at, expected) }
+    })
 }
 
 fn entrypoint(reader: &mut Reader, node: Node<'_>) -> Option<String> {
@@ -211,6 +225,20 @@ mod tests {
         );
         assert_eq!(faults(array(json!([{"payload": null}]))), ["/array/items/0/payload"]);
         assert_eq!(item_call(&json!({"lr": 1})), None);
+    }
+
+    #[test]
+    fn an_item_that_says_arguments_is_judged_as_a_payload_is() {
+        let array = |items: serde_json::Value| {
+            let function = json!({"payload": "{}", "serializer": "json", "entrypoint": "a:b"});
+            json!({"workload": {"function": function}, "array": {"items": items}})
+        };
+        let fine = json!([{"args": [1], "kwargs": {"a": 1}}, {}, {"args": 5, "lr": 1}, "args", [5], null]);
+        assert_eq!(faults(array(fine)), [""; 0]);
+        let wrong =
+            json!([{"args": "ab"}, {"args": {"a": 1}}, {"kwargs": [["a", 1]]}, {"args": null, "kwargs": {}}]);
+        let at = |index: usize| format!("/array/items/{index}");
+        assert_eq!(faults(array(wrong)), [at(0), at(1), at(2), at(3)]);
     }
 
     #[test]
