@@ -12,6 +12,7 @@ mod last_words;
 mod launchers;
 pub mod left_out;
 mod memory;
+mod raised;
 mod rules;
 mod traceback;
 mod transcript;
@@ -26,6 +27,7 @@ pub use kernel::KernelLog;
 use kernel::KernelWord;
 use last_words::LastWords;
 pub use memory::{MemoryFacts, binary};
+pub use raised::Raised;
 use rules::Status;
 pub use transcript::LastLine;
 
@@ -136,6 +138,8 @@ pub struct Scene {
     pub group: String,
     /// File systems without room: `the workspace's disk`, `/dev/shm`.
     pub full: Vec<String>,
+    /// What the function of a job raised, by its runner's word.
+    pub raised: Option<Raised>,
 }
 
 /// A declared output that did not come back.
@@ -160,7 +164,7 @@ pub fn verdict(facts: &ExitFacts, spec: &JobSpec, uncollected: &[UncollectedOutp
         (Some(stop), _) => stopped(*stop, facts, spec),
         (None, _) if facts.in_prelude => environment::not_built(facts),
         (None, Exit::Exited { code: 0 }) => completed(uncollected),
-        (None, Exit::Exited { .. } | Exit::Signalled { .. }) => failed(facts),
+        (None, Exit::Exited { .. } | Exit::Signalled { .. }) => failed(facts, spec),
         (None, Exit::NotFound { code, detail }) => End {
             certainty: Some(Certainty::Certain),
             basis: Some("the system refused to execute it".to_owned()),
@@ -212,11 +216,16 @@ fn grace_used(facts: &ExitFacts, spec: &JobSpec) -> Option<String> {
 }
 
 /// The program ran and did not end well.
-fn failed(facts: &ExitFacts) -> End {
+fn failed(facts: &ExitFacts, spec: &JobSpec) -> End {
     let nothing_seen = Scene::default();
     let scene = facts.scene.as_deref().unwrap_or(&nothing_seen);
     let status = Status::of(&facts.exit);
-    let words = last_words::last_words(&scene.lines, status);
+    let mut words = last_words::last_words(&scene.lines, status);
+    // Only a function has a runner that says so.
+    let raised = scene.raised.as_ref().filter(|_| spec.workload.function().is_some());
+    if let Some(raised) = raised {
+        words = raised.words(words, status);
+    }
     let kernel = kernel::words(&scene.kernel, &scene.pids, &scene.group);
     if let Some(end) = memory::oom_killed(facts, status, &kernel, &words) {
         return end;
@@ -238,6 +247,7 @@ fn failed(facts: &ExitFacts) -> End {
     let measured = memory::kills(&facts.memory).into_iter().chain(full);
     let room = MOST_EVIDENCE.saturating_sub(end.evidence.len());
     end.evidence.splice(..0, measured.take(room));
+    end.advice = end.advice.or_else(|| raised?.advice.clone());
     end
 }
 

@@ -13,6 +13,7 @@ mod outlooks;
 mod past;
 mod placement;
 mod properties;
+mod raised;
 mod replaying;
 mod sharing;
 #[path = "../../benches/simulation.rs"]

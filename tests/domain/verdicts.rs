@@ -77,6 +77,7 @@ impl Case {
             pids: vec![PID],
             group: String::new(),
             full: self.full.clone(),
+            raised: None,
         };
         ExitFacts {
             duration: Some(Seconds::new(self.ran_s.unwrap_or(30))),

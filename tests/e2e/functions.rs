@@ -109,6 +109,31 @@ async fn an_exception_an_exit_and_a_lost_module_are_told_apart() {
 }
 
 #[actix_rt::test]
+async fn a_lost_module_is_told_as_such_and_tried_again_where_that_was_asked() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let text = b"def f(notes):\n    try:\n        import no_such_module\n    except ImportError as fault:\n        fault.__notes__ = notes\n        raise\n";
+    let module = put(&house, text);
+    for (entrypoint, arguments) in [
+        ("no_such_module:f", json!({})),
+        ("own:f", json!({"args": [["a note", "and a long one ".repeat(1000)]]})),
+    ] {
+        let mut spec = call(entrypoint, &arguments);
+        spec["inputs"] = json!([{"artifact": module, "path": "own.py"}]);
+        spec["retry"] = json!({"max_attempts": 2, "retry_on": ["import_error"], "avoid_worker": false});
+        let job = ended(&house, &spec).await;
+        let end = job.end.as_ref().unwrap();
+        assert_eq!((job.attempt, end.reason), (2, EndReason::ImportError), "{end:?}");
+        assert_eq!(end.detail.as_deref(), Some("Python module `no_such_module` is not there"));
+        assert!(end.advice.as_ref().is_some_and(|advice| advice.contains("requirements")), "{end:?}");
+    }
+    let unsent = ended(&house, &call("threading:Lock", &json!({}))).await;
+    let end = unsent.end.as_ref().unwrap();
+    assert_eq!(end.reason, EndReason::ExitNonzero);
+    assert!(end.detail.as_ref().is_some_and(|detail| detail.contains("TypeError: ")), "{end:?}");
+}
+
+#[actix_rt::test]
 async fn the_modules_of_the_workspace_are_found_and_each_child_has_its_call() {
     let house = House::new();
     let _daemon = house.daemon().await;

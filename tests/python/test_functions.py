@@ -178,6 +178,23 @@ def test_an_exception_is_raised_as_itself_with_where_it_was_raised() -> None:
     assert any("ValueError: told" in line for line in lines(job))
 
 
+def test_a_lost_module_is_a_reason_of_its_own() -> None:
+    @gl.remote
+    def fail(how: str) -> None:
+        if how == "long":
+            fail_at_length()
+        __import__("notthere")
+
+    def fail_at_length() -> None:
+        raise ImportError("x" * 40_000) from None
+
+    for how in ("plain", "long"):
+        job = fail.options(retries=1, retry_on=["import_error"]).submit(how).wait()
+        assert job.end is not None and job.end.reason == "import_error" and job.record.attempt == 2, job.end
+        with pytest.raises(ImportError):
+            job.result()
+
+
 def test_what_cannot_be_raised_as_itself_says_what_it_was() -> None:
     @gl.remote
     def fail(how: str) -> Any:

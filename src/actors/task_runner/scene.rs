@@ -1,16 +1,22 @@
 //! What is looked at when a task did not end well: its last lines, the kernel log, disks without room. Nothing is
 //! read for a task that succeeded or was stopped.
 
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::folder::TaskFolder;
+use super::folder::{FUNCTION, TaskFolder};
 use super::running::facts;
+use crate::artifacts::{RelativePath, open_beneath};
 use crate::domain::task_run::{Exit, ExitFacts};
-use crate::domain::verdict::{LastLine, Scene};
-use crate::process::{ExitRecord, kernel_log, spool_tail};
+use crate::domain::verdict::{LastLine, Raised, Scene};
+use crate::process::{ExitRecord, RAISED_FILE, kernel_log, spool_tail};
 
 /// Lines of either stream that are read.
 const LAST_LINES: usize = 200;
+/// Of what a function raised the pickle may be long; what is longer than any is told by the log alone.
+const MOST_RAISED_BYTES: u64 = 8 << 20;
 /// A file system with less than this cannot take what programs write.
 const NO_ROOM_BYTES: u64 = 1 << 20;
 
@@ -67,7 +73,29 @@ fn look(folder: &TaskFolder) -> Scene {
         ("/dev/shm", Path::new("/dev/shm")),
     ];
     let full = volumes.iter().filter(|(_, path)| has_no_room(path)).map(|(name, _)| (*name).to_owned());
-    Scene { lines: records.into_iter().map(line).collect(), full: full.collect(), ..Scene::default() }
+    let raised = raised(folder).unwrap_or_else(|error| {
+        tracing::warn!(%error, "what a function raised cannot be read");
+        None
+    });
+    Scene { lines: records.into_iter().map(line).collect(), full: full.collect(), raised, ..Scene::default() }
+}
+
+/// What the function raised, if that was one. Its secrets are gone: that is done before an end is written down.
+fn raised(folder: &TaskFolder) -> io::Result<Option<Raised>> {
+    let path = RelativePath::new(&format!("{FUNCTION}/{RAISED_FILE}")).map_err(io::Error::other)?;
+    let file = match open_beneath(folder.open()?.as_fd(), &path) {
+        Ok(file) => file,
+        Err(absent) if absent.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let found = file.metadata()?;
+    // Under another name too it may be a file of somebody else, whom the task cannot read.
+    if found.nlink() != 1 || found.len() > MOST_RAISED_BYTES {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_RAISED_BYTES).read_to_end(&mut bytes)?;
+    Ok(Raised::read(&bytes))
 }
 
 /// What cannot be measured is not called full.

@@ -91,7 +91,8 @@ fn went_on(others: &[Spoken], raised: &Spoken, micros: i64) -> bool {
     others.iter().any(|line| line.time.micros() - since > micros && !says_nothing(&line.text))
 }
 
-fn of_traceback(lines: &[Spoken], traceback: &Traceback, status: Status<'_>) -> LastWords {
+/// What an exception says that ended the program.
+pub(super) fn of_traceback(lines: &[Spoken], traceback: &Traceback, status: Status<'_>) -> LastWords {
     LastWords {
         conclusion: rules::of_exception(traceback, status),
         exception: Some(headline(traceback)),
