@@ -88,6 +88,7 @@ impl Environments {
             folder: self.of_user(user)?.into(),
             uv: building.uv.clone().map(Into::into),
             timeout: building.timeout,
+            pythons: building.pythons.iter().map(Into::into).collect(),
         };
         let reaches = |name: &OsString| {
             name.to_str().is_some_and(|name| REACHING.contains(&name) || name.starts_with(OF_UV))

@@ -338,7 +338,10 @@ impl Life {
             task_pids_max: self.options.task_pids_max.unwrap_or_else(machine::task_pids_max),
             reuse_idle: self.options.reuse_idle,
             task_user: self.options.task_user.clone(),
-            building: self.options.building.clone(),
+            building: Building {
+                pythons: self.options.pythons.iter().map(PathBuf::from).collect(),
+                ..self.options.building.clone()
+            },
             session_over: session_over.clone(),
         })
         .await?;

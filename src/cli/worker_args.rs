@@ -43,7 +43,7 @@ pub(super) struct WorkerArgs {
     /// [default: the setting `worker_gpus`, all]
     #[arg(long, value_name = "N|LIST|none", help_heading = "What it offers")]
     pub(super) gpus: Option<String>,
-    /// A Python interpreter; may be repeated
+    /// A Python interpreter, first for jobs that ask for its version; may be repeated
     #[arg(long = "python", value_name = "PATH", help_heading = "What it offers")]
     pub(super) pythons: Vec<PathBuf>,
     /// Where other workers reach it, when it has several addresses

@@ -227,6 +227,7 @@ pub(super) fn settle(
         building: Building {
             uv: given.text("uv")?.map(Into::into),
             timeout: given.required("environment_timeout_s", seconds)?,
+            pythons: Vec::new(),
         },
         allow_spec_secret_refs: given.required("allow_spec_secret_refs", |value| match value {
             Value::Boolean(set) => Some(*set),

@@ -3,6 +3,7 @@
 
 pub mod recipe;
 pub mod refusal;
+pub mod request;
 pub mod steps;
 pub mod surroundings;
 
@@ -14,6 +15,7 @@ use crate::contract::quantity::Seconds;
 
 pub use recipe::{Contents, Key, LockKind, Recipe, lock_kind};
 pub use refusal::will_repeat;
+pub use request::satisfies;
 pub use steps::{Step, find_interpreter, install_interpreter, steps};
 pub use surroundings::{Built, Change, surroundings};
 
@@ -29,11 +31,13 @@ pub struct Building {
     pub uv: Option<PathBuf>,
     /// How long it may take.
     pub timeout: Seconds,
+    /// Interpreters that the worker's owner named, which go first.
+    pub pythons: Vec<PathBuf>,
 }
 
 impl Default for Building {
     fn default() -> Self {
-        Self { uv: None, timeout: Seconds::new(3600) }
+        Self { uv: None, timeout: Seconds::new(3600), pythons: Vec::new() }
     }
 }
 

@@ -19,7 +19,7 @@ use super::tools::{Tools, is_program};
 use crate::artifacts::remove_tree;
 use crate::contract::quantity::Seconds;
 use crate::domain::python::{
-    Built, CLOSING, Change, Contents, Interpreter, Key, Recipe, TOO_LONG, steps, surroundings,
+    Built, CLOSING, Change, Contents, Interpreter, Key, Recipe, TOO_LONG, satisfies, steps, surroundings,
 };
 use crate::process::prelude::{Prepared, Telling};
 
@@ -43,6 +43,9 @@ pub(super) struct Order {
     pub(super) uv: Option<OsString>,
     /// How long a build may take.
     pub(super) timeout: Seconds,
+    /// The worker's interpreters, which go before any that `uv` finds.
+    #[serde(default)]
+    pub(super) pythons: Vec<OsString>,
 }
 
 /// Is this process to be a builder? Then does that and never returns. Must be among the first things in `main`, before
@@ -84,6 +87,7 @@ fn serve() -> Result<(), Failure> {
         layout: &layout,
         workspace: &workspace,
         timeout: order.timeout,
+        pythons: order.pythons.into_iter().map(PathBuf::from).collect(),
     };
     let (built, held) = build.find_or_make()?;
     let project = order.recipe.project().map(|folder| workspace.join(folder).join("src"));
@@ -119,6 +123,7 @@ struct Build<'a> {
     workspace: &'a Path,
     tools: Tools<'a>,
     timeout: Seconds,
+    pythons: Vec<PathBuf>,
 }
 
 /// How the interpreter is looked for.
@@ -139,7 +144,9 @@ impl Build<'_> {
         }
         let found = match &sought {
             Sought::Path(path) => path.display().to_string(),
-            Sought::Version(version) => format!("version {version}"),
+            Sought::Version(version) if self.pythons.is_empty() => format!("version {version}"),
+            // Another choice may give another one.
+            Sought::Version(version) => format!("version {version} of {:?}", self.pythons),
             Sought::Project(_) => "the project's".to_owned(),
         };
         let note = self.layout.answer(&self.recipe.question(&self.contents, &found));
@@ -149,15 +156,21 @@ impl Build<'_> {
             return Ok((built, Some(held)));
         }
         let limit = self.limit();
-        let path = match &sought {
-            Sought::Path(path) => path.clone(),
-            Sought::Version(version) => self.tools.find(Some(version), None)?,
-            Sought::Project(folder) => self.tools.find(None, Some(folder))?,
+        let (path, known) = match &sought {
+            Sought::Path(path) => (path.clone(), None),
+            Sought::Version(version) => match self.offered(version) {
+                Some((path, interpreter)) => (path, Some(interpreter)),
+                None => (self.tools.find(Some(version), None)?, None),
+            },
+            Sought::Project(folder) => (self.tools.find(None, Some(folder))?, None),
         };
         if let Some(built) = as_it_is(&path).filter(|_| !self.recipe.has_packages()) {
             return Ok((built, None));
         }
-        let interpreter = self.tools.interpreter(&path)?;
+        let interpreter = match known {
+            Some(interpreter) => interpreter,
+            None => self.tools.interpreter(&path, false)?,
+        };
         // Others are waited for as long as it takes: they have a limit themselves.
         drop(limit);
         let key = self.recipe.key(&self.contents, &interpreter);
@@ -169,6 +182,16 @@ impl Build<'_> {
                 .and_then(|()| notes::write(&note, &answer, false).map_err(Failure::file("write", &note)));
         }
         Ok((built, Some(held)))
+    }
+
+    /// The first of the worker's own interpreters that is of this version. One that this user cannot start, or that is
+    /// broken, is none: `worker show` has its fault.
+    fn offered(&self, version: &str) -> Option<(PathBuf, Interpreter)> {
+        let mut runs = self.pythons.iter().filter(|path| is_program(path));
+        runs.find_map(|path| {
+            let interpreter = self.tools.interpreter(path, true).ok()?;
+            satisfies(&interpreter, version).then(|| (path.clone(), interpreter))
+        })
     }
 
     fn sought(&self) -> Result<Sought, Failure> {

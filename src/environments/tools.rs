@@ -108,8 +108,8 @@ impl<'a> Tools<'a> {
         Ok(PathBuf::from(line.trim()))
     }
 
-    /// What an interpreter says of itself.
-    pub(super) fn interpreter(&self, path: &Path) -> Result<Interpreter, Failure> {
+    /// What an interpreter says of itself. `mute`: what it complains of is nobody's business.
+    pub(super) fn interpreter(&self, path: &Path, mute: bool) -> Result<Interpreter, Failure> {
         let bad = |why: String| Failure::BadInterpreter { path: path.to_owned(), why };
         // Without the job's variables and packages.
         let arguments: Vec<OsString> = ["-I", "-c", PROBE].map(OsString::from).to_vec();
@@ -119,7 +119,7 @@ impl<'a> Tools<'a> {
             environment: &self.environment,
             folder: self.layout.path().to_owned(),
             input: "",
-            mute: false,
+            mute,
         };
         let printed = asked.printed().map_err(|error| bad(error.to_string()))?;
         let printed = printed.map_err(|ended| bad(format!("it {}", ended.how)))?;

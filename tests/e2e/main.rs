@@ -31,6 +31,7 @@ mod newcomers;
 mod next_steps;
 #[path = "../support/nvml_stub.rs"]
 mod nvml_stub;
+mod offered_interpreters;
 mod processes;
 mod progress;
 mod python_environments;
