@@ -23,7 +23,7 @@ use crate::client::{Client, ClientError};
 use crate::clock;
 use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::job::{Job, Page};
-use crate::contract::server::WhoAmI;
+use crate::contract::server::{ServerStatus, WhoAmI};
 use crate::contract::worker::{DrainRequest, EvictRequest, Task, Worker, WorkerKind, WorkerState};
 
 /// Fewer characters of an id's end name nothing.
@@ -33,21 +33,22 @@ const MOST_TASKS: usize = 500;
 
 /// `gpulayer worker …`; without a verb it lists.
 pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> Result<ExitStatus, CliError> {
-    let client = context.server(OnDemand::Start)?.client;
+    let server = context.server(OnDemand::Start)?;
+    let client = &server.client;
     match command {
-        None | Some(WorkerCommand::List) => list(context, &client).await?,
-        Some(WorkerCommand::Show { workers }) => show(context, &client, workers).await?,
+        None | Some(WorkerCommand::List) => list(context, &server).await?,
+        Some(WorkerCommand::Show { workers }) => show(context, &server, workers).await?,
         Some(WorkerCommand::Drain { workers, deadline }) => {
             let span = deadline.as_deref().map(|text| quantities::span("--deadline", text)).transpose()?;
             let request = DrainRequest { deadline_s: span };
-            for Meant { worker, called } in chosen(&client, workers).await? {
+            for Meant { worker, called } in chosen(client, workers).await? {
                 let path = format!("/v1/workers/{}/drain", worker.id);
                 let drained: Worker = client.post(&path, &request).await?;
-                told_of_drain(context, &client, &drained, &called).await?;
+                told_of_drain(context, client, &drained, &called).await?;
             }
         }
         Some(WorkerCommand::Resume { workers }) => {
-            for Meant { worker, .. } in chosen(&client, workers).await? {
+            for Meant { worker, .. } in chosen(client, workers).await? {
                 let path = format!("/v1/workers/{}/resume", worker.id);
                 let resumed: Worker = client.post(&path, &serde_json::json!({})).await?;
                 match context.json {
@@ -60,7 +61,7 @@ pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> R
             }
         }
         Some(WorkerCommand::Revoke { workers }) => {
-            for Meant { worker, .. } in chosen(&client, workers).await? {
+            for Meant { worker, .. } in chosen(client, workers).await? {
                 let path = format!("/v1/workers/{}/revoke", worker.id);
                 let revoked: Value = client.post(&path, &serde_json::json!({})).await?;
                 match context.json {
@@ -78,7 +79,7 @@ pub(super) async fn run(context: &Context, command: Option<&WorkerCommand>) -> R
                 }
             }
         }
-        Some(WorkerCommand::Evict { tasks }) => evict(context, &client, tasks).await?,
+        Some(WorkerCommand::Evict { tasks }) => evict(context, client, tasks).await?,
         // This machine's own, handled before there was a server.
         Some(WorkerCommand::Start(_) | WorkerCommand::Stop(_)) => return Ok(ExitStatus::USAGE),
     }
@@ -90,7 +91,8 @@ async fn fleet(client: &Client) -> Result<Vec<Worker>, CliError> {
     Ok(page.items)
 }
 
-async fn list(context: &Context, client: &Client) -> Result<(), CliError> {
+async fn list(context: &Context, server: &Server) -> Result<(), CliError> {
+    let client = &server.client;
     let workers = fleet(client).await?;
     if context.json {
         let mut output = Output::new();
@@ -109,7 +111,28 @@ async fn list(context: &Context, client: &Client) -> Result<(), CliError> {
             row(worker, held.as_ref(), client.server_version(), namesakes > 0)
         })
         .collect();
-    table_within(&HEADER, &rows, &SPARE)
+    table_within(&HEADER, &rows, &SPARE)?;
+    if let Some(note) = why_cut_off(server, &workers).await? {
+        say(&format!("note: {note}"));
+    }
+    Ok(())
+}
+
+/// Why machines that joined do not come back, when it is the server that nobody reaches: after `down` the next command
+/// starts it without a port.
+async fn why_cut_off(server: &Server, workers: &[Worker]) -> Result<Option<&'static str>, CliError> {
+    let is_away = |worker: &Worker| worker.kind == WorkerKind::Remote && worker.state == WorkerState::Offline;
+    if !workers.iter().any(is_away) {
+        return Ok(None);
+    }
+    let status: ServerStatus = server.client.get("/v1/server").await?;
+    Ok(match (status.listening, server.own) {
+        (Some(_), _) => None,
+        (None, true) => Some(
+            "machines that joined cannot reach this server, which listens on no port: `gpulayer up` makes it listen, with the `--port` that it had if that was not 8470",
+        ),
+        (None, false) => Some("machines that joined cannot reach this server, which listens on no port"),
+    })
 }
 
 /// The GPUs that tasks have; `None` for who sees some projects alone.
@@ -153,13 +176,16 @@ async fn live_tasks(client: &Client, on: Option<WorkerId>) -> Result<Vec<Live>, 
     Ok(live)
 }
 
-async fn show(context: &Context, client: &Client, given: &[String]) -> Result<(), CliError> {
+async fn show(context: &Context, server: &Server, given: &[String]) -> Result<(), CliError> {
+    let client = &server.client;
     let mut output = Output::new();
-    for (index, Meant { worker, called }) in chosen(client, given).await?.into_iter().enumerate() {
+    for (index, Meant { mut worker, called }) in chosen(client, given).await?.into_iter().enumerate() {
         if context.json {
             output.json(&worker)?;
             continue;
         }
+        let cut_off = why_cut_off(server, std::slice::from_ref(&worker)).await?;
+        worker.notes.extend(cut_off.map(str::to_owned));
         let tasks = live_tasks(client, Some(worker.id)).await?;
         if index > 0 {
             output.line("")?;

@@ -295,3 +295,26 @@ async fn whoever_leaves_without_the_server_knowing_is_told_so() {
     assert!(line.contains("gpulayer worker revoke box"), "{line}");
     assert_eq!(joined.ends(), Some(0));
 }
+
+#[actix_rt::test]
+async fn a_server_that_nobody_reaches_any_more_says_so() {
+    let house = House::new();
+    let at = up(&house);
+    let mut joined = Joined::start(&mut join(&house, &at, &[]));
+    joined.says("joined");
+    let listed = house.run(&["worker", "list"]);
+    assert!(listed.status.success() && !said(&listed).contains("listens"), "{listed:?}");
+    assert!(house.run(&["down", "--yes"]).status.success());
+    joined.says("no contact with");
+    // The command that asks is the one that starts it.
+    let listed = house.run(&["worker", "list"]);
+    let why = "machines that joined cannot reach this server, which listens on no port: `gpulayer up`";
+    assert!(listed.status.success() && said(&listed).contains(why), "{listed:?}");
+    let shown = house.run(&["worker", "show", "box"]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains(why), "{shown:?}");
+    let port = at.url.rsplit_once(':').unwrap().1.to_owned();
+    assert!(house.run(&["up", "--host", "127.0.0.1", "--port", &port]).status.success());
+    eventually("the worker to be back", async || (remote(&house).await?.0 == "idle").then_some(())).await;
+    let listed = house.run(&["worker", "list"]);
+    assert!(listed.status.success() && !said(&listed).contains("listens"), "{listed:?}");
+}
