@@ -110,6 +110,8 @@ fn page(
     if let Some(end) = &job.end {
         let detail = end.detail.clone().unwrap_or_else(|| end.reason.sentence());
         field("reason", Some(format!("{} ({}): {detail}", end.reason.word(), owner_word(end.owner))));
+        // What to do about it goes before what shows it, which may be long.
+        field("", end.advice.as_ref().map(|advice| format!("try: {advice}")));
         for (index, line) in end.evidence.iter().enumerate() {
             field(if index == 0 { "evidence" } else { "" }, Some(line.clone()));
         }
@@ -117,7 +119,6 @@ fn page(
             let basis = end.basis.as_deref().unwrap_or("the reason alone");
             field("", Some(format!("{}: {basis}", certainty.word())));
         }
-        field("", end.advice.as_ref().map(|advice| format!("try: {advice}")));
         field("exit status", end.exit_code.map(|code| code.to_string()));
         field("signal", end.signal.clone());
         field("ran", end.duration_s.map(span));

@@ -74,6 +74,17 @@ def test_a_failure_says_why_with_the_end_of_its_log(client: gl.Client) -> None:
     assert job.why == "exited with status 3"
 
 
+def test_what_to_do_comes_before_what_shows_it(client: gl.Client) -> None:
+    job = client.submit(gl.command(shell="exit 3")).wait()
+    kernel = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)," + "cpuset=/," * 40
+    evidence = (kernel, "epoch 3")
+    end = gl.End("oom_killed", "user", detail="peak 64 MiB", evidence=evidence, advice="--memory 128MiB")
+    told = str(gl.JobFailedError(job, end, ("epoch 3",))).splitlines()
+    assert told[1:3] == ["  peak 64 MiB", "  try: --memory 128MiB"]
+    assert told[3] == "  evidence:" and told[4].startswith("    oom-kill:") and told[4].endswith("…")
+    assert len(told[4]) <= 104 and told[5:] == ["  the end of its log:", "    epoch 3"]
+
+
 def test_a_timeout_is_told_apart_from_the_end_of_the_patience(client: gl.Client) -> None:
     job = client.submit(gl.command(["sleep", "60"], timeout=0.2, grace=0))
     with pytest.raises(gl.JobTimedOutError) as late:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .job_handle import Job
     from .records import End, Fault
 
+#: Characters of a line of evidence that an error shows.
+MOST_OF_EVIDENCE = 100
+
 
 class GPUlayerError(Exception):
     """Everything that this package raises on purpose."""
@@ -193,13 +196,15 @@ class JobFailedError(GPUlayerError):
         self.tail = tail
         reason = "" if end.reason == job.state else f": {end.reason}"
         lines = [f"{job.noun} {job} {job.state.replace('_', ' ')}{reason}"]
-        # What the evidence quotes is not said twice.
-        told = (end.detail, *(text for text in end.evidence if text not in tail))
-        lines += [f"  {text}" for text in told if text]
+        lines += [f"  {end.detail}"] if end.detail else []
         if end.advice:
             lines.append(f"  try: {end.advice}")
             if "folder that is sent" in end.advice and not job.record.spec.get("source"):
                 lines.append('  no folder was sent with it: source="." sends the current one')
+        # What the log quotes is not said twice, and a line of the kernel's log not whole: `end` has it.
+        seen = [_shortened(text) for text in end.evidence if text and text not in tail]
+        if seen:
+            lines += ["  evidence:", *(f"    {text}" for text in seen)]
         if tail:
             lines.append("  the end of its log:")
             lines += [f"    {line}" for line in tail]
@@ -207,6 +212,10 @@ class JobFailedError(GPUlayerError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.job, self.end, self.tail)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_OF_EVIDENCE else text[: MOST_OF_EVIDENCE - 1] + "…"
 
 
 class JobCancelledError(JobFailedError):
