@@ -217,7 +217,7 @@ def error_of(told: Mapping[str, Any], job: str, end: Optional[End] = None) -> Ex
 
 
 #: Ends that say of an exception what it says itself.
-_SAID = ("exit_nonzero", "import_error")
+_SAID = ("exit_nonzero", "import_error", "cuda_out_of_memory")
 
 
 def _beyond(end: Optional[End]) -> list[str]:
