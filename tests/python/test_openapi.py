@@ -33,6 +33,7 @@ def test_a_call_is_in_the_document_with_all_that_it_takes(route: routes.Route) -
     assert route.keyed == ("Idempotency-Key" in taken["header"])
     assert set(re.findall(r"\{(\w+)\}", route.path)) == taken["path"]
     assert route.repeatable or route.method == "PUT"
+    assert route.answers != ("204" in call["responses"])
 
 
 KINDS = ("query", "header", "path")

@@ -14,7 +14,7 @@ from typing import AsyncIterator, BinaryIO, Callable, Mapping, Optional
 from . import routes
 from .errors import ConfigurationError, CutError, GPUlayerError, UnexpectedAnswerError
 from .routes import Route
-from .session import SILENT_S, Session
+from .session import ANSWER_S, SILENT_S, Session
 
 _PIECE_BYTES = 256 << 10
 _ADDRESS = "artifact://sha256/"
@@ -103,8 +103,9 @@ async def _upload(session: Session, path: str, digest: str, size: int) -> None:
 async def _offset(session: Session, digest: str) -> Optional[int]:
     """Where an upload stands; `None` = the server has all of it."""
     names = {"hex": digest}
-    async with session.open(routes.ARTIFACT_HEAD, names, expect=(404,)) as answer:
-        return int(answer.headers.get("upload-offset", 0)) if answer.status_code == 404 else None
+    with session.whole(f"HEAD {_ADDRESS}{digest}", ANSWER_S):
+        async with session.open(routes.ARTIFACT_HEAD, names, expect=(404,)) as answer:
+            return int(answer.headers.get("upload-offset", 0)) if answer.status_code == 404 else None
 
 
 async def _upload_rest(session: Session, path: str, digest: str, size: int, offset: int) -> None:

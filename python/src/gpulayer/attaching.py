@@ -21,6 +21,22 @@ J = TypeVar("J", bound=Job)
 _ID = re.compile(r"job_[0-9a-z]{26}")
 #: How many jobs an ambiguous word is shown with.
 _SHOWN = 5
+_LONGEST_NAME_BYTES = 255
+_SHOWN_CHARACTERS = 60
+#: Halves of characters, which no UTF-8 has.
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def _word(given: object) -> str:
+    """As it is shown in messages and tables, if anything can have that name."""
+    text = given.lstrip("…") if isinstance(given, str) else ""
+    if 0 < len(text.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME_BYTES and not _HALVES.search(text):
+        return text
+    shown = repr(given) if len(repr(given)) <= _SHOWN_CHARACTERS else f"{repr(given)[:_SHOWN_CHARACTERS]}…"
+    raise ConfigurationError(
+        f"attach({shown}): a job is found by its id or the end of it, its name (a text of 1 to {_LONGEST_NAME_BYTES} bytes "
+        "of UTF-8), or `@last`"
+    )
 
 
 class Attach:
@@ -58,8 +74,7 @@ class Attach:
         return job
 
     async def _meant(self, given: str) -> Job:
-        # As it is shown in messages and tables.
-        text = given.lstrip("…")
+        text = _word(given)
         if not _ID.fullmatch(text):
             several = await self._client.listed(_SHOWN, match=text)
             # A name is that of its newest job, and lists are newest first.

@@ -20,6 +20,7 @@ from .server_choice import Choice, choose
 from .session import FOLLOW_S, RECONNECT_S, Session
 from .spec import Spec, with_recorded
 from .wire import read
+from .word_types import usable_key
 
 AnySpec = Union[Spec, Mapping[str, Any]]
 _PAGE = 500
@@ -78,6 +79,8 @@ class Client:
     async def _submitted(
         self, spec: AnySpec, key: Optional[str], refuse_impossible: bool, place: notices.Place
     ) -> Job:
+        if key is not None:
+            usable_key(key)
         body, headers = await self.wire(spec)
         job = await self.posted(body, key, headers, refuse_impossible)
         await place.warn([job], key is not None)
@@ -107,6 +110,8 @@ class Client:
         return self._all_submitted(specs, key, notices.here())
 
     async def _all_submitted(self, specs: Iterable[AnySpec], key: Optional[str], place: notices.Place) -> list[Job]:
+        if key is not None:
+            usable_key(key)
         wire = [(await self.wire(spec))[0] for spec in specs]
         jobs = await self.all_posted(wire, key) if wire else []
         await place.warn(jobs, key is not None)

@@ -16,6 +16,8 @@ DEFAULT_PORT = 8470
 #: What every connection string begins with.
 SCHEME = "gpulayer://"
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+")
+#: What a header can carry.
+_WORD = re.compile(r"[!-~]+")
 _TOKEN = re.compile(r"gl[cj]_[A-Za-z0-9_]*")
 
 
@@ -80,6 +82,14 @@ class Target:
     token: Optional[str] = field(default=None, repr=False)
     pins: tuple[str, ...] = ()
     ca_file: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not (isinstance(self.token, str) and _WORD.fullmatch(self.token)):
+            # It is not shown: most of it may be right.
+            raise ConfigurationError(
+                "the token (token=, GPULAYER_TOKEN or a saved one) cannot be used: it is no client token, `glc_` and ASCII "
+                "letters, digits and `_` after it"
+            )
 
 
 def connection_string(text: str) -> Target:

@@ -106,7 +106,8 @@ class Follower(Generic[T]):
             try:
                 # Which reader it belongs to is known only then: a new answer has a new one.
                 piece = await self._piece()
-                batch = self._reader.feed(piece)
+                with self._session.told(self._operation, SILENT_S):
+                    batch = self._reader.feed(piece)
                 if batch:
                     self._patience.renew()
                     return self._taken(batch)

@@ -24,6 +24,7 @@ from .maps import Map
 from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator
 from .results import Outcome
 from .spec import Spec, command, is_address, own_python
+from .word_types import usable_key
 
 if TYPE_CHECKING:
     from .job_handle import Job
@@ -217,7 +218,7 @@ class Submission:
         #: What is called.
         self.name = _name(function)
         self._client = cast(Client, words.get("client") or default_client())
-        self._key: Optional[str] = words.get("key")
+        self._key: Optional[str] = None if words.get("key") is None else usable_key(words["key"])
         self._packing = Packing()
         #: Where it is called.
         self.place = notices.here()

@@ -10,23 +10,30 @@ from urllib.parse import quote, urlencode
 @dataclass(frozen=True)
 class Route:
     """One call: its method, its path with `{names}`, the query it takes, and whether it carries an
-    `Idempotency-Key`. `repeatable`: it is harmless to send it again after a cut."""
+    `Idempotency-Key`. `repeatable`: it is harmless to send it again after a cut. `answers`: with an object, unless it is
+    a stream or a file."""
 
     method: str
     path: str
     query: frozenset[str] = frozenset()
     keyed: bool = False
     repeatable: bool = True
+    answers: bool = True
 
     def url(self, names: Mapping[str, str], query: Mapping[str, object]) -> str:
         """Path and query, percent-encoded. Slashes stay only in `{path}`."""
-        encoded = {name: quote(value, safe="/" if name == "path" else "") for name, value in names.items()}
+        encoded = {name: _part(value, safe="/" if name == "path" else "") for name, value in names.items()}
         unknown = set(query) - self.query
         if unknown:
             raise ValueError(f"{self.method} {self.path} takes no {', '.join(sorted(unknown))}")
         given = {name: value for name, value in query.items() if value is not None}
         path = self.path.format_map(encoded)
         return f"{path}?{urlencode(given)}" if given else path
+
+
+def _part(value: str, safe: str) -> str:
+    # By these alone one means the folder above.
+    return quote(value, safe=safe) if value.strip(".") else value.replace(".", "%2E")
 
 
 def _query(words: str) -> frozenset[str]:
@@ -41,7 +48,7 @@ JOBS = Route(
     _query("state project label name submitted_by worker parent submitted_after cursor limit match"),
 )
 JOB = Route("GET", "/v1/jobs/{job_id}", _query("wait_s"))
-PURGE = Route("DELETE", "/v1/jobs/{job_id}", keyed=True)
+PURGE = Route("DELETE", "/v1/jobs/{job_id}", keyed=True, answers=False)
 CANCEL = Route("POST", "/v1/jobs/{job_id}/cancel", keyed=True)
 RETRY = Route("POST", "/v1/jobs/{job_id}/retry", keyed=True)
 TASKS = Route("GET", "/v1/jobs/{job_id}/tasks")

@@ -31,6 +31,8 @@ from .line import Line
 from .own_daemon import OwnDaemon
 from .pin import WrongKey
 from .routes import Route
+from .whole_answer import WHOLE_S, Whole
+from .word_types import usable_key
 
 T = TypeVar("T")
 
@@ -127,7 +129,7 @@ class Session:
         headers: Mapping[str, str] = {},
         patience: Optional[Patience] = None,
     ) -> Any:
-        """The JSON of an answer (`None` for none), or the refusal as an exception. A call that changes something
+        """The object that is answered (`None` of a route that answers with nothing), or the refusal as an exception. A call that changes something
         carries an idempotency key, the same one at each try."""
         sent = dict(headers)
         content: Optional[bytes] = None
@@ -135,13 +137,16 @@ class Session:
             content = _json(f"{route.method} {route.path}", body)
             sent["Content-Type"] = "application/json"
         if route.keyed:
-            sent["Idempotency-Key"] = secrets.token_hex(16) if key is None else key
+            sent["Idempotency-Key"] = secrets.token_hex(16) if key is None else usable_key(key)
         wait_s = float(str(query.get("wait_s") or 0))
+        operation = _operation(route, names)
 
         async def once() -> Any:
-            async with self.open(route, names, query, content, sent, ANSWER_S + wait_s) as answer:
-                whole = await answer.aread()
-                return json.loads(whole) if whole else None
+            with self.whole(operation, ANSWER_S + wait_s) as whole:
+                async with self.open(route, names, query, content, sent, ANSWER_S + wait_s) as answer:
+                    whole.answer = answer
+                    read = await answer.aread()
+            return self._object(operation, read) if route.answers else None
 
         return await self.persist(once, patience or self.patience(), route.repeatable)
 
@@ -178,6 +183,28 @@ class Session:
         patience.is_there()
         return True
 
+    def whole(self, operation: str, answer_s: float) -> Whole:
+        """In it an answer that is no stream and no file has to come whole. `answer_s`: for its beginning."""
+
+        def late(waited_s: float) -> SilentError:
+            return SilentError(
+                f"{self.target.endpoint} took {operation}, and its answer is not whole after {waited_s:.0f} s"
+            )
+
+        return Whole(answer_s + WHOLE_S, late)
+
+    def _object(self, operation: str, answer: bytes) -> Any:
+        begin = f"the answer to {operation} of {self.target.endpoint}"
+        if not answer:
+            raise UnexpectedAnswerError(f"{begin} is empty, and an object is expected")
+        try:
+            found = json.loads(answer)
+        except (ValueError, RecursionError) as fault:
+            raise UnexpectedAnswerError(f"{begin} cannot be read: {fault}: {_shown(answer)}") from None
+        if not isinstance(found, dict):
+            raise UnexpectedAnswerError(f"{begin} is no JSON object: {_shown(answer)}")
+        return found
+
     @contextlib.asynccontextmanager
     async def open(
         self,
@@ -190,18 +217,29 @@ class Session:
         expect: tuple[int, ...] = (),
     ) -> AsyncGenerator[httpx.Response, None]:
         """Sends once, and hands the answer out unread. `expect`: statuses above 400 that are no refusal."""
-        operation = f"{route.method} {route.path.format_map(dict(names))}"
+        operation = _operation(route, names)
         http = self._http()
-        request = http.build_request(
-            route.method,
-            route.url(names, query),
-            content=content,
-            headers=dict(headers),
-            timeout=httpx.Timeout(answer_s, connect=_CONNECT_S, pool=None),
-        )
+        try:
+            request = http.build_request(
+                route.method,
+                route.url(names, query),
+                content=content,
+                headers=dict(headers),
+                timeout=httpx.Timeout(answer_s, connect=_CONNECT_S, pool=None),
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError) as fault:
+            raise ConfigurationError(
+                f"what is asked for by {route.method} {route.path} cannot be written into an address: {fault}"
+            ) from None
         with self.told(operation, answer_s):
             answer = await http.send(request, stream=True)
             try:
+                if answer.is_redirect:
+                    place = answer.headers.get("location", "")
+                    raise UnexpectedAnswerError(
+                        f"{operation} was answered by {self.target.endpoint} with status {answer.status_code}, which leads "
+                        f"to {place[:300]!r}: a GPUlayer server leads nowhere else. Give its own address"
+                    )
                 ours = _VERSION_HEADER in answer.headers
                 if not ours or (answer.status_code >= 400 and answer.status_code not in expect):
                     raise _refused(operation, str(self.target.endpoint), answer, await answer.aread())
@@ -232,7 +270,8 @@ class Session:
             raise CutError(f"the connection to {where} was cut during {operation}: {failed}") from None
         except (httpx.TransportError, httpx.StreamError) as failed:
             raise CutError(f"the connection to {where} was cut during {operation}: {_root(failed)}") from None
-        except json.JSONDecodeError as failed:
+        except (ValueError, RecursionError, httpx.DecodingError) as failed:
+            # What is wrong with what is sent is told before.
             raise UnexpectedAnswerError(f"the answer to {operation} of {where} cannot be read: {failed}") from None
 
     def _what_now(self) -> str:
@@ -268,6 +307,10 @@ class Session:
             await line.close()
 
 
+def _operation(route: Route, names: Mapping[str, str]) -> str:
+    return f"{route.method} {route.path.format_map(dict(names))}"
+
+
 def _json(operation: str, body: object) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
@@ -275,12 +318,16 @@ def _json(operation: str, body: object) -> bytes:
         raise ConfigurationError(f"what {operation} is to send cannot be written as JSON: {fault}") from fault
 
 
+def _shown(answer: bytes) -> str:
+    return answer[:100].decode("utf-8", "replace")
+
+
 def _refused(operation: str, where: str, answer: httpx.Response, body: bytes) -> GPUlayerError:
     try:
         problem = json.loads(body)
         if isinstance(problem, dict) and "code" in problem:
             return refusal(problem)
-    except ValueError:
+    except (ValueError, TypeError, RecursionError, UnexpectedAnswerError):
         pass
     begin = " ".join(body[:300].decode("utf-8", "replace").split())
     status = answer.status_code

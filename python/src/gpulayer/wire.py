@@ -10,6 +10,8 @@ import typing
 from datetime import datetime, timezone
 from typing import Any, Callable, Iterable, Mapping, TypeVar, Union
 
+from .errors import UnexpectedAnswerError
+
 T = TypeVar("T")
 _Convert = Callable[[Any], Any]
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|\+00:00)")
@@ -26,9 +28,12 @@ def time(text: str) -> datetime:
 
 
 def read(kind: type[T], wire: Mapping[str, Any]) -> T:
-    """One object; `TypeError` or `ValueError` when it does not have the expected shape."""
+    """One object; `UnexpectedAnswerError` when it does not have the expected shape."""
     plan = _plan(kind)  # type: ignore[arg-type]
-    return kind(**{name: convert(wire[name]) for name, convert in plan if name in wire})
+    try:
+        return kind(**{name: convert(wire[name]) for name, convert in plan if name in wire})
+    except (TypeError, ValueError, LookupError, AttributeError) as fault:
+        raise UnexpectedAnswerError(f"what was answered as {kind.__name__} has another shape: {fault}") from None
 
 
 def read_all(kind: type[T], wire: Iterable[Mapping[str, Any]]) -> tuple[T, ...]:

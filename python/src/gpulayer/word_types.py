@@ -4,6 +4,7 @@ server's to judge."""
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Callable, Mapping
 
 from .errors import ConfigurationError
@@ -35,6 +36,9 @@ def _is_count(given: Any) -> bool:
     return isinstance(given, int) and not isinstance(given, bool)
 
 
+_KEY = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
+#: How much of something wrong an error shows, in characters.
+_SHOWN = 60
 #: Whether it can be made something of, and how it is written.
 _WORDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "argv": (_is_iterable, 'a list of words: argv=["python", "train.py"]'),
@@ -67,6 +71,17 @@ _WORDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "retries": (_is_count, "a count: retries=2"),
     "retry_on": (_is_iterable, 'a list of reasons: retry_on=["worker_lost"]'),
 }
+
+
+def usable_key(key: Any) -> str:
+    """An idempotency key, which travels in a header; `ConfigurationError` says what one may be."""
+    if isinstance(key, str) and _KEY.fullmatch(key):
+        return key
+    shown = repr(key) if len(repr(key)) <= _SHOWN else f"{repr(key)[:_SHOWN]}…"
+    raise ConfigurationError(
+        f"key={shown} cannot be used: key is a text of 1 to 255 ASCII characters without control characters, and without "
+        'spaces at its ends: key="nightly-2026-11-30"'
+    )
 
 
 def check(words: Mapping[str, Any]) -> None:
