@@ -99,15 +99,33 @@ pub(super) fn write<T: Serialize>(path: &Path, note: &T, durably: bool) -> io::R
     Ok(())
 }
 
-/// The note of a complete environment.
+/// The note of a complete environment that still has its Python: without it, programs would meet another one.
 pub(super) fn complete(layout: &Layout, key: &Key) -> Option<Built> {
-    let complete = read::<Complete>(&layout.marker(key))?;
-    (complete.at == layout.environment(key)).then_some(complete.built)
+    let Complete { at, built } = read(&layout.marker(key))?;
+    let has_python = built.programs.first().is_some_and(|programs| programs.join("python").exists());
+    (at == layout.environment(key) && has_python).then_some(built)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_environment_without_its_python_is_not_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let (layout, key) = (Layout(folder.path().to_owned()), Key::try_from("0".repeat(32)).unwrap());
+        let programs = layout.environment(&key).join("bin");
+        fs::create_dir_all(&programs).unwrap();
+        let built = Built { programs: vec![programs.clone()], ..Built::default() };
+        let note = Complete { at: layout.environment(&key), built: built.clone() };
+        write(&layout.marker(&key), &note, false).unwrap();
+        assert_eq!(complete(&layout, &key), None);
+        std::os::unix::fs::symlink("/nowhere/python3", programs.join("python")).unwrap();
+        assert_eq!(complete(&layout, &key), None, "its interpreter is gone");
+        fs::remove_file(programs.join("python")).unwrap();
+        fs::write(programs.join("python"), "").unwrap();
+        assert_eq!(complete(&layout, &key), Some(built));
+    }
 
     #[test]
     fn an_answer_holds_until_the_interpreter_changes_and_never_for_a_script() {

@@ -50,13 +50,12 @@ async def send(session: Session, folder: str) -> Bundle:
         ) from None
     server = "local" if session.daemon else str(session.target.endpoint)
     command = [program, "artifact", "put", "--json", "--server", server, folder]
-    for _ in range(2):
-        status, out, said = await _run(command, _env(session))
-        if status == 0:
-            break
+    status, out, said = await _run(command, _env(session))
+    if status != 0:
         # The server may have gone in the middle; it is there again after this.
         await session.call(routes.WHOAMI)
-    else:
+        status, out, said = await _run(command, _env(session))
+    if status != 0:
         raise ConfigurationError(f"cannot send the folder {folder}: {said or f'status {status}'}")
     _LOG.info("%s: %s", folder, said)
     answer = json.loads(out)
