@@ -78,6 +78,33 @@ def test_a_forgotten_stream_lets_go_of_its_connection(client: gl.Client) -> None
     job.cancel(now=True).wait()
 
 
+def test_no_room_for_temporary_files_is_told_with_the_place(tmp_path: Path) -> None:
+    out = ran(
+        f"""
+        import os, resource, tempfile
+        import gpulayer as gl
+
+        tempfile.tempdir = {str(tmp_path)!r}
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        far = gl.connect("http://127.0.0.1:9")
+        size = gl.remote(len, client=far)
+        data = os.urandom(1 << 20)
+        most = gl.remote(max, client=far)
+        held = [os.urandom(50_000) for _ in range(4)]
+        for call in (lambda: size.submit(data), lambda: size.map([data, data]), lambda: most.submit(*held)):
+            try:
+                call()
+            except OSError as fault:
+                print(fault.errno, fault, flush=True)
+        """
+    )
+    for line in out.splitlines():
+        assert line.startswith("27 [Errno 27] File too large: what is sent is put into temporary files, which lie in ")
+        assert f"{tmp_path}. Make room there, or name another folder in the environment: TMPDIR=" in line
+        assert "argument" not in line
+    assert len(out.splitlines()) == 3 and not list(tmp_path.iterdir())
+
+
 def test_an_error_reads_like_one_of_python(home: Path) -> None:
     process = started("import gpulayer as gl\ngl.connect('http://127.0.0.1:9').whoami()")
     _, err = process.communicate(timeout=60)

@@ -4,6 +4,7 @@ artifacts by digest, each sent once."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import dis
 import functools
 import hashlib
@@ -92,6 +93,9 @@ class Packing:
         spool = _Spool(self)
         try:
             _Pickler(spool, protocol=5).dump(given)
+        except NoRoomError:
+            # That is not the value's fault.
+            raise
         except Exception as fault:
             spool.close()
             raise ConfigurationError(
@@ -120,12 +124,37 @@ class Packing:
         self.parcels[parcel.hex] = parcel
         return parcel.address
 
+    def parcel(self, data: bytes, digest: str) -> Parcel:
+        """Bytes in a file of their own."""
+        with in_temporary_files():
+            with self.open_file() as file:
+                file.write(data)
+        return Parcel(digest, file.name, len(data))
+
     def open_file(self) -> BinaryIO:
         """A fresh file, gone with `close`. Its `name` is its path."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="gpulayer-call-")
         self._files += 1
         return open(os.path.join(self._folder.name, str(self._files)), "xb")
+
+
+class NoRoomError(OSError):
+    """Temporary files cannot be written here."""
+
+
+@contextlib.contextmanager
+def in_temporary_files() -> Iterator[None]:
+    """Says of what the system refuses where that is, and how it is put elsewhere."""
+    try:
+        yield
+    except OSError as fault:
+        folder = tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp"
+        raise NoRoomError(
+            fault.errno or 0,
+            f"{fault.strerror or fault}: what is sent is put into temporary files, which lie in {folder}. Make room there, "
+            "or name another folder in the environment: TMPDIR=/PATH",
+        ) from None
 
 
 class _Spool:
@@ -145,25 +174,33 @@ class _Spool:
         self._size_bytes += piece.nbytes
         if piece.nbytes <= _FRAME_BYTES and b"gpulayer" in piece.tobytes():
             self._packing.names_gpulayer = True
-        if self._file is None and self._size_bytes > self._most_bytes:
-            self._file = self._packing.open_file()
-            self._file.write(self.held)
-            self.held = bytearray()
-        if self._file is None:
+        if self._file is None and self._size_bytes <= self._most_bytes:
             self.held += piece
-        else:
-            self._file.write(piece)
+            return piece.nbytes
+        try:
+            with in_temporary_files():
+                if self._file is None:
+                    self._file = self._packing.open_file()
+                    self._file.write(self.held)
+                    self.held = bytearray()
+                self._file.write(piece)
+        except NoRoomError:
+            self.close()
+            raise
         return piece.nbytes
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            # What there was no room for is not written now either.
+            with contextlib.suppress(OSError):
+                self._file.close()
 
     def finished(self) -> Optional[Parcel]:
         """The file that it became; `None` = what was written is held."""
         if self._file is None:
             return None
-        self._file.close()
+        with in_temporary_files():
+            self._file.close()
         return Parcel(self._hash.hexdigest(), self._file.name, self._size_bytes)
 
 

@@ -355,9 +355,7 @@ class Submission:
     def _library(self, with_gpulayer: bool, parcels: dict[str, Parcel]) -> dict[str, Any]:
         digest, data = library.bundle(with_gpulayer)
         if not self._is_believed(digest):
-            with self._packing.open_file() as file:
-                file.write(data)
-            parcels[digest] = Parcel(digest, file.name, len(data))
+            parcels[digest] = self._packing.parcel(data, digest)
         return {"artifact": f"artifact://sha256/{digest}", "path": library.PLACE, "unpack": True}
 
     def _is_believed(self, digest: str) -> bool:
