@@ -78,7 +78,7 @@ def test_a_forgotten_stream_lets_go_of_its_connection(client: gl.Client) -> None
     job.cancel(now=True).wait()
 
 
-def test_no_room_for_temporary_files_is_told_with_the_place(tmp_path: Path) -> None:
+def test_no_room_for_what_is_sent_is_told_with_the_place(home: Path, tmp_path: Path) -> None:
     out = ran(
         f"""
         import os, resource, tempfile
@@ -94,15 +94,44 @@ def test_no_room_for_temporary_files_is_told_with_the_place(tmp_path: Path) -> N
         for call in (lambda: size.submit(data), lambda: size.map([data, data]), lambda: most.submit(*held)):
             try:
                 call()
-            except OSError as fault:
-                print(fault.errno, fault, flush=True)
+            except gl.DiskError as fault:
+                print(fault.filename, fault, flush=True)
         """
     )
+    assert len(out.splitlines()) == 3
     for line in out.splitlines():
-        assert line.startswith("27 [Errno 27] File too large: what is sent is put into temporary files, which lie in ")
-        assert f"{tmp_path}. Make room there, or name another folder in the environment: TMPDIR=" in line
-        assert "argument" not in line
-    assert len(out.splitlines()) == 3 and not list(tmp_path.iterdir())
+        assert line.startswith(f"{tmp_path} [Errno 27] File too large: what is sent is put into temporary files there")
+        assert "make room there, or name another folder for temporary files in the environment: TMPDIR=/PATH" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_room_for_what_is_brought_is_told_with_the_place(client: gl.Client, tmp_path: Path) -> None:
+    job = client.submit(gl.command(shell="head -c 1000000 /dev/zero > zeros", outputs="zeros"))
+    job.result()
+    (tmp_path / "out").mkdir()
+    out = ran(
+        f"""
+        import resource, tempfile
+        import gpulayer as gl
+
+        @gl.remote
+        def zeros():
+            return bytes(1 << 20)
+
+        called = zeros.submit().wait()
+        tempfile.tempdir = {str(tmp_path)!r}
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        for call in (called.result, lambda: gl.attach({job.id!r}).fetch({str(tmp_path / "out")!r})):
+            try:
+                call()
+            except gl.DiskError as fault:
+                print(fault, flush=True)
+        """
+    )
+    result, fetched = out.splitlines()
+    assert "File too large" in result and "TMPDIR=/PATH" in result and f"'{tmp_path}'" in result
+    assert "zeros cannot be brought there; make room there: " in fetched and f"'{tmp_path}/out'" in fetched
+    assert [each.name for each in tmp_path.rglob("*")] == ["out"]
 
 
 def test_an_error_reads_like_one_of_python(home: Path) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .errors import ConnectionFailedError as ConnectionFailedError
     from .errors import CutError as CutError
     from .errors import DaemonError as DaemonError
+    from .errors import DiskError as DiskError
     from .errors import FileInTheWayError as FileInTheWayError
     from .errors import ForbiddenError as ForbiddenError
     from .errors import GPUlayerError as GPUlayerError
@@ -105,7 +106,7 @@ _HOMES = {
     "default": "attach default_client explain jobs submit submit_all use",
     "endpoint": "Endpoint",
     "errors": "AuthenticationError BusyError ConfigurationError ConflictError ConnectionFailedError CutError "
-    "DaemonError FileInTheWayError ForbiddenError GPUlayerError GPUlayerWarning InvalidSpecError JobCancelledError "
+    "DaemonError DiskError FileInTheWayError ForbiddenError GPUlayerError GPUlayerWarning InvalidSpecError JobCancelledError "
     "JobFailedError JobTimedOutError NotFoundError NotSupportedError NoWorkerFitsError RefusedError RemoteError "
     "RemoteTraceback ServerError SilentError UnexpectedAnswerError UnreachableError UntrustedError WaitTimeoutError",
     "function_job": "FunctionJob",

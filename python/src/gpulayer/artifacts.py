@@ -8,10 +8,12 @@ import hashlib
 import os
 import tempfile
 import threading
+from io import FileIO
 from pathlib import Path
 from typing import AsyncIterator, BinaryIO, Callable, Mapping, Optional
 
 from . import routes
+from .disk import cannot_write
 from .errors import ConfigurationError, CutError, GPUlayerError, UnexpectedAnswerError
 from .routes import Route
 from .session import ANSWER_S, SILENT_S, Session
@@ -139,7 +141,8 @@ async def receive(
     """Writes bytes beside `place`, checks them, and puts them there whole. Goes on after a cut."""
     descriptor, beside = tempfile.mkstemp(prefix=f".{place.name[:100]}.", suffix=".part", dir=place.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        # Without a buffer: for what was left in one there would be no room when it is closed either.
+        with FileIO(descriptor, "wb") as file:
             found, patience, at = hashlib.sha256(), session.patience(), 0
 
             async def rest() -> None:
@@ -149,7 +152,7 @@ async def receive(
                     if at and answer.status_code != 206:
                         raise UnexpectedAnswerError(f"{place.name}: the server began anew in the middle")
                     async for piece in answer.aiter_bytes(_PIECE_BYTES):
-                        file.write(piece)
+                        _write(file, piece, place)
                         found.update(piece)
                         at += len(piece)
                         patience.renew()
@@ -165,6 +168,15 @@ async def receive(
     except BaseException:
         os.unlink(beside)
         raise
+
+
+def _write(file: FileIO, piece: bytes, place: Path) -> None:
+    rest = memoryview(piece)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as fault:
+        raise cannot_write(f"{place.name} cannot be brought there", str(place.parent), fault) from None
 
 
 def hex_of(address: str) -> str:

@@ -20,7 +20,8 @@ from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequenc
 
 import cloudpickle
 
-from .errors import ConfigurationError
+from .disk import cannot_write
+from .errors import ConfigurationError, DiskError
 from .remote_function import PROGRAM
 
 #: The version of the payload's shape.
@@ -93,7 +94,7 @@ class Packing:
         spool = _Spool(self)
         try:
             _Pickler(spool, protocol=5).dump(given)
-        except NoRoomError:
+        except DiskError:
             # That is not the value's fault.
             raise
         except Exception as fault:
@@ -126,7 +127,7 @@ class Packing:
 
     def parcel(self, data: bytes, digest: str) -> Parcel:
         """Bytes in a file of their own."""
-        with in_temporary_files():
+        with _in_temporary_files():
             with self.open_file() as file:
                 file.write(data)
         return Parcel(digest, file.name, len(data))
@@ -139,22 +140,14 @@ class Packing:
         return open(os.path.join(self._folder.name, str(self._files)), "xb")
 
 
-class NoRoomError(OSError):
-    """Temporary files cannot be written here."""
-
-
 @contextlib.contextmanager
-def in_temporary_files() -> Iterator[None]:
+def _in_temporary_files() -> Iterator[None]:
     """Says of what the system refuses where that is, and how it is put elsewhere."""
     try:
         yield
     except OSError as fault:
         folder = tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp"
-        raise NoRoomError(
-            fault.errno or 0,
-            f"{fault.strerror or fault}: what is sent is put into temporary files, which lie in {folder}. Make room there, "
-            "or name another folder in the environment: TMPDIR=/PATH",
-        ) from None
+        raise cannot_write("what is sent is put into temporary files there", folder, fault) from None
 
 
 class _Spool:
@@ -178,13 +171,13 @@ class _Spool:
             self.held += piece
             return piece.nbytes
         try:
-            with in_temporary_files():
+            with _in_temporary_files():
                 if self._file is None:
                     self._file = self._packing.open_file()
                     self._file.write(self.held)
                     self.held = bytearray()
                 self._file.write(piece)
-        except NoRoomError:
+        except DiskError:
             self.close()
             raise
         return piece.nbytes
@@ -199,7 +192,7 @@ class _Spool:
         """The file that it became; `None` = what was written is held."""
         if self._file is None:
             return None
-        with in_temporary_files():
+        with _in_temporary_files():
             self._file.close()
         return Parcel(self._hash.hexdigest(), self._file.name, self._size_bytes)
 

@@ -16,6 +16,7 @@ GPUlayerError
   RemoteError             what a function raised, where it cannot be raised as itself: `type`, `remote_traceback`
   WaitTimeoutError        the job goes on, the waiting is over        (a TimeoutError too)
   FileInTheWayError       a download would overwrite something        (a FileExistsError too)
+  DiskError               a file cannot be written here               (an OSError too)
 
 GPUlayerWarning           something was accepted and may not be meant (a UserWarning)
 """
@@ -265,6 +266,10 @@ class RemoteError(GPUlayerError):
 
 class WaitTimeoutError(GPUlayerError, TimeoutError):
     """The time given for the waiting is over. The job goes on."""
+
+
+class DiskError(GPUlayerError, OSError):
+    """A file cannot be written on this machine: the disk is full, or a quota is used up. `filename` is where."""
 
 
 class FileInTheWayError(GPUlayerError, FileExistsError):
