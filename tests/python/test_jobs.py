@@ -269,8 +269,10 @@ def test_a_long_log_comes_whole_by_pages_and_by_stream(client: gl.Client) -> Non
 
 
 def test_what_is_no_json_is_refused_before_it_is_sent(client: gl.Client) -> None:
-    with pytest.raises(gl.ConfigurationError, match="cannot be written as JSON"):
-        client.submit(gl.command(["x"], array=[{1, 2}]))
+    with pytest.raises(gl.ConfigurationError, match=r"^array\['items'\]\[0\]=\{1, 2\} cannot be sent: set is neither"):
+        gl.command(["x"], array=[{1, 2}])
+    with pytest.raises(gl.ConfigurationError, match=r"^workload\['command'\]\['argv'\]\[0\]=b'x' cannot be sent: bytes is neither"):
+        client.submit({"workload": {"command": {"argv": [b"x"]}}})
 
 
 def test_a_stream_left_early_can_be_closed(client: gl.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,17 @@ def test_a_line_of_shell_is_no_argv() -> None:
         ({"array": 1.5}, "array=100"),
         ({"argv": 5}, "argv=["),
         ({"requirements": 5}, 'requirements=["torch==2.4"]'),
+        ({"timeout": [1]}, 'timeout="90m"'),
+        ({"grace": True}, 'grace="90m"'),
+        ({"memory": b"1"}, 'memory="16GiB"'),
+        ({"cpus": "2"}, "cpus='2' cannot be used: cpus is a number: cpus=2"),
+        ({"gpus": 0.5}, 'gpus=0.5 cannot be used: gpus is a whole number, or which: gpus=1'),
+        ({"name": Path("x")}, 'name="…"'),
+        ({"priority": "high"}, "priority=5"),
+        ({"retry": 3}, "did you mean `retries`?"),
+        ({"labels": {"a": {1}}}, "labels['a']={1} cannot be sent: set is neither text nor a number"),
+        ({"env": {"A": float("nan")}}, "env['A']=nan cannot be sent"),
+        ({"workspace_ttl_s": object}, "workspace_ttl_s=<class 'object'> cannot be sent"),
         ({"requirements": "numpy"}, "requirements=['numpy']"),
         ({"requirements": "numpy<2"}, "requirements=['numpy<2']"),
     ],
@@ -263,9 +275,33 @@ def test_a_word_of_a_wrong_type_says_how_it_is_written(wrong: Any, written: str)
     with pytest.raises(gl.ConfigurationError, match=re.escape(written)) as told:
         gl.command(**{"argv": ["true"], **wrong})
     assert str(told.value).startswith(word)
-    if word not in ("argv", "array"):
+    if word not in ("argv", "array"):  # which are no words of functions
         with pytest.raises(gl.ConfigurationError, match=re.escape(written)):
             gl.remote(**wrong)(len)
+
+
+class Whole:
+    """As `numpy.int64`."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+def test_durations_paths_and_numbers_of_other_libraries_are_sent_as_what_they_are() -> None:
+    count: Any = Whole()
+    spec = gl.command(
+        ["x"], timeout=timedelta(minutes=1.5), grace=timedelta(milliseconds=1, microseconds=600), gpus=count, cpus=count,
+        env={"DATA": Path("a/b")}, array=[count], retries=count, labels={"a": count},  # type: ignore[dict-item]
+        retry={"backoff_s": timedelta(seconds=5)},
+    )  # fmt: skip
+    fields = json.loads(json.dumps(in_numbers(spec.fields)))
+    assert (fields["timeout_s"], fields["grace_s"]) == (90, 0.001)
+    assert fields["resources"] == {"gpus": {"count": 3}, "cpus": 3} and fields["array"] == {"items": [3]}
+    assert fields["retry"] == {"max_attempts": 4, "backoff_s": 5} and fields["env"] == {"DATA": "a/b"}
+    assert in_numbers({"timeout_s": timedelta(hours=1)}) == {"timeout_s": 3600}
+    with pytest.raises(gl.ConfigurationError, match=r"depends_on\[0\]\['job'\]=.* cannot be sent: object is neither"):
+        in_numbers({"depends_on": [{"job": object()}]})
+    assert "retry_on" not in gl.command(["x"], retries=0, retry_on=[]).fields["retry"], "which says nothing"
 
 
 def test_a_word_that_is_nearly_one_is_told_at_once() -> None:

@@ -2,18 +2,19 @@
 
 Sizes: `KB MB GB TB PB` and the bare `K M G T P` are powers of 1000, `KiB MiB …` and `Ki Mi …` powers of 1024, in any
 case; without a unit, or with `B`, bytes. Durations: `ms s m h d w` (and `min`), joined from large to small as in
-`1h30m`; without a unit, seconds. Both take decimals.
+`1h30m`; without a unit, seconds; or a `timedelta`. Both take decimals.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Union
 
 from .errors import ConfigurationError
 
 Size = Union[int, str]
-Span = Union[int, float, str]
+Span = Union[int, float, str, timedelta]
 
 _MAX_BYTES = 1 << 53
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([kmgtp]?)(i?)(b?)\s*", re.IGNORECASE | re.ASCII)
@@ -43,7 +44,9 @@ def size_bytes(given: Size, what: str = "size") -> int:
 
 
 def span_s(given: Span, what: str = "duration") -> float:
-    """`90m`, `1h30m`, `250ms` or a number, in seconds; a fraction of a millisecond is dropped."""
+    """`90m`, `1h30m`, `250ms`, a `timedelta` or a number, in seconds; a fraction of a millisecond is dropped."""
+    if isinstance(given, timedelta):
+        return _seconds(given // timedelta(milliseconds=1))
     if not isinstance(given, str):
         return given
     fault = ConfigurationError(
@@ -62,8 +65,11 @@ def span_s(given: Span, what: str = "duration") -> float:
             raise fault
         millis += _atto(found.group(1)) * unit
         rest, above = rest[found.end() :], unit
-    whole = millis // _ATTO
-    return whole // 1000 if whole % 1000 == 0 else whole / 1000
+    return _seconds(millis // _ATTO)
+
+
+def _seconds(millis: int) -> float:
+    return millis // 1000 if millis % 1000 == 0 else millis / 1000
 
 
 def _atto(number: str) -> int:

@@ -7,6 +7,7 @@ Nothing is checked here that the server checks too: it names all faults at once,
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Sequence, Un
 from .errors import ConfigurationError
 from .python_environment import Requirements, python_field
 from .quantities import Size, Span, size_bytes, span_s
-from .word_types import check
+from .word_types import check, plain
 
 if TYPE_CHECKING:
     from .client import Client
@@ -73,7 +74,7 @@ def command(
     argv: Optional[Sequence[Union[str, "os.PathLike[str]"]]] = None,
     *,
     shell: Optional[str] = None,
-    cwd: Optional[str] = None,
+    cwd: Union[str, "os.PathLike[str]", None] = None,
     name: Optional[str] = None,
     labels: Optional[Mapping[str, str]] = None,
     project: Optional[str] = None,
@@ -106,8 +107,8 @@ def command(
 ) -> Spec:
     """A command as a job: `argv`, or `shell` text.
 
-    - `memory`, `disk`, `gpu_memory`: bytes, or such as `"16GiB"`. `timeout`, `queue_timeout`, `grace`: seconds, or
-      such as `"90m"`.
+    - `memory`, `disk`, `gpu_memory`: bytes, or such as `"16GiB"`. `timeout`, `queue_timeout`, `grace`: seconds, such as
+      `"90m"`, or a `timedelta`.
     - `gpus`: how many, `"all"` of one worker, `"H100:2"`, or a mapping as in the contract.
     - `on`: a worker by name or id, or labels it must have.
     - `source`: a folder of this machine whose files are the workspace, without what `.gitignore` names, or the
@@ -124,6 +125,8 @@ def command(
     check(locals())
     for word in more:
         _is_meant(word)
+    if not isinstance(more.get("retry", {}), Mapping):
+        raise ConfigurationError(f"retry={more['retry']!r} cannot be used: retry is a mapping; did you mean `retries`?")
     run: dict[str, Any] = {}
     if argv is not None:
         if isinstance(argv, str):
@@ -134,7 +137,7 @@ def command(
     if shell is not None:
         run["shell"] = shell
     if cwd is not None:
-        run["cwd"] = cwd
+        run["cwd"] = os.fspath(cwd)
     fields: dict[str, Any] = {"workload": {"command": run}}
     for key, value in (
         ("name", name),
@@ -163,7 +166,7 @@ def command(
     if inputs:
         fields["inputs"] = _inputs(inputs, files)
     folder = None if source is None or is_address(source) else os.path.abspath(source)
-    return Spec(_merged(fields, more), files, folder)
+    return Spec(plain(_merged(fields, more)), files, folder)
 
 
 def distributed(
@@ -192,15 +195,15 @@ def is_address(given: object) -> bool:
 
 
 def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with sizes and durations as the wire has them."""
-    return {key: _in_numbers(key, value) for key, value in fields.items()}
+    """The fields as the wire has them: sizes and durations in numbers."""
+    return {key: _in_numbers(key, value) for key, value in plain(fields).items()}
 
 
 def _in_numbers(key: str, value: Any) -> Any:
     if key in _VERBATIM:
         return value
     if isinstance(value, Mapping):
-        return in_numbers(value)
+        return {key: _in_numbers(key, each) for key, each in value.items()}
     if isinstance(value, str) and key.endswith("_bytes"):
         return size_bytes(value, key)
     if isinstance(value, str) and key.endswith("_s"):
@@ -361,7 +364,8 @@ def _array(given: Any) -> Optional[dict[str, Any]]:
 def _retry(retries: Optional[int], retry_on: Optional[Sequence[str]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if retries is not None:
-        found["max_attempts"] = retries + 1
-    if retry_on is not None:
+        found["max_attempts"] = operator.index(retries) + 1
+    # Nothing to be tried again for is what there is without.
+    if retry_on is not None and (retries or retry_on):
         found["retry_on"] = [retry_on] if isinstance(retry_on, str) else list(retry_on)
     return found

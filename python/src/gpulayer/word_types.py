@@ -3,11 +3,15 @@ server's to judge."""
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import re
+from datetime import timedelta
 from typing import Any, Callable, Mapping
 
 from .errors import ConfigurationError
+from .quantities import span_s
 
 
 def _is_text(given: Any) -> bool:
@@ -33,7 +37,24 @@ def _is_iterable(given: Any) -> bool:
 
 
 def _is_count(given: Any) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool)
+    # As of numpy too.
+    return hasattr(type(given), "__index__") and not isinstance(given, bool)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, (int, float)) or hasattr(type(given), "__index__") or hasattr(type(given), "__float__")
+
+
+def _is_size(given: Any) -> bool:
+    return _is_text(given) or (_is_number(given) and not isinstance(given, bool))
+
+
+def _is_span(given: Any) -> bool:
+    return _is_size(given) or isinstance(given, timedelta)
+
+
+def _is_place(given: Any) -> bool:
+    return isinstance(given, (str, os.PathLike))
 
 
 _KEY = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
@@ -42,6 +63,18 @@ _SHOWN = 60
 #: Whether it can be made something of, and how it is written.
 _WORDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "argv": (_is_iterable, 'a list of words: argv=["python", "train.py"]'),
+    **{word: (_is_text, f'a text: {word}="…"') for word in ("name", "project", "profile", "target", "shell")},
+    **{word: (_is_span, f'a duration: {word}="90m", seconds, or a timedelta') for word in ("timeout", "queue_timeout", "grace")},
+    **{word: (_is_size, f'a size: {word}="16GiB", or bytes') for word in ("memory", "disk", "gpu_memory")},
+    "stop_signal": (_is_text, 'the name of a signal: stop_signal="SIGINT"'),
+    "cwd": (_is_place, 'a path in the workspace: cwd="src"'),
+    "source": (_is_place, 'a folder, or the address of a bundle: source="."'),
+    "priority": (_is_count, "a whole number: priority=5"),
+    "cpus": (lambda cpus: _is_size(cpus) and not _is_text(cpus), "a number: cpus=2, or cpus=0.5"),
+    "gpus": (
+        lambda gpus: _is_count(gpus) or _is_text(gpus) or _is_mapping(gpus),
+        'a whole number, or which: gpus=1, gpus="all", gpus="H100:2"',
+    ),
     "labels": (_is_mapping, 'a mapping: labels={"team": "vision"}'),
     "env": (_is_mapping, 'a mapping: env={"NAME": "value"}'),
     "secrets": (_is_mapping, 'a mapping of variables to secrets: secrets={"HF_TOKEN": "name:HF_TOKEN"}'),
@@ -77,9 +110,8 @@ def usable_key(key: Any) -> str:
     """An idempotency key, which travels in a header; `ConfigurationError` says what one may be."""
     if isinstance(key, str) and _KEY.fullmatch(key):
         return key
-    shown = repr(key) if len(repr(key)) <= _SHOWN else f"{repr(key)[:_SHOWN]}…"
     raise ConfigurationError(
-        f"key={shown} cannot be used: key is a text of 1 to 255 ASCII characters without control characters, and without "
+        f"key={_shown(key)} cannot be used: key is a text of 1 to 255 ASCII characters without control characters, and without "
         'spaces at its ends: key="nightly-2026-11-30"'
     )
 
@@ -89,4 +121,42 @@ def check(words: Mapping[str, Any]) -> None:
     for word, (is_right, written) in _WORDS.items():
         given = words.get(word)
         if given is not None and not is_right(given):
-            raise ConfigurationError(f"{word}={given!r} cannot be used: {word} is {written}")
+            raise ConfigurationError(f"{word}={_shown(given)} cannot be used: {word} is {written}")
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def plain(given: Any, where: str = "") -> Any:
+    """As JSON has it: numbers of numpy, paths and durations as numbers and texts. `where` says in an error what it is."""
+    if given is None or type(given) in (str, int, bool):
+        return given
+    if isinstance(given, float) and math.isfinite(given):
+        return float(given)
+    if isinstance(given, str):
+        return str(given)
+    if isinstance(given, Mapping):
+        return {_key(key, where): plain(each, f"{where}[{key!r}]" if where else str(key)) for key, each in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [plain(each, f"{where}[{at}]") for at, each in enumerate(given)]
+    if isinstance(given, os.PathLike):
+        return os.fsdecode(given)
+    if isinstance(given, timedelta):
+        return span_s(given)
+    what = "it is no number that there is"
+    if not isinstance(given, float):
+        what = f"{type(given).__name__} is neither text nor a number"
+        try:
+            # A scalar of numpy or torch, or what counts as a whole number.
+            return plain(given.item(), where) if getattr(given, "shape", None) == () else operator.index(given)
+        except (TypeError, AttributeError):
+            pass
+    raise ConfigurationError(f"{where}={_shown(given)} cannot be sent: {what}")
+
+
+def _key(key: Any, where: str) -> str:
+    if isinstance(key, str):
+        return key
+    raise ConfigurationError(f"{where} has the key {key!r}, and names are text")
