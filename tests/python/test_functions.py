@@ -82,6 +82,21 @@ def test_arguments_that_it_does_not_take_are_told_here(client: gl.Client) -> Non
     assert gl.remote(cpus=0.1, memory="64MiB")(max).run(3, 4) == 4, "of one that does not tell the job finds out"
 
 
+def test_an_argument_may_have_any_name() -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def told(**named: int) -> dict[str, int]:
+        return named
+
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def counted(**named: int) -> Iterator[str]:
+        yield from named
+
+    names = {"self": 1, "function": 2, "args": 3, "instance": 4, "call": 5}
+    assert told(**names) == told.run(**names) == told.submit(**names).result() == names
+    assert asyncio.run(told.run.aio(**names)) == names
+    assert list(counted.run(**names)) == list(names) and told.map([], kwargs=names).result() == []
+
+
 def test_a_method_is_one_of_its_object() -> None:
     class Model:
         def __init__(self, factor: int) -> None:

@@ -80,7 +80,7 @@ class Bound(Generic[P, R]):
         gives = of_body.return_annotation if inspect.iscoroutinefunction(self._body) else inspect.Signature.empty
         return of_body.replace(parameters=taken, return_annotation=gives)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True
         # Brings asyncio along, which who only declares something does not need.
         from . import background
@@ -88,7 +88,7 @@ class Bound(Generic[P, R]):
         found: Any = background.run(self._body(self._instance, *args, **kwargs))
         return found if self._finish is None else self._finish(found)
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same, awaited; on any asyncio loop."""
         __tracebackhide__ = True
         from . import background

@@ -76,7 +76,7 @@ class RemoteFunction(Generic[P, R]):
 
             template(self.words)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     @overload
@@ -126,7 +126,7 @@ class RemoteFunction(Generic[P, R]):
         """The same for arguments that are there as tuples."""
         return StarmapOf(self)
 
-    def options(self, **words: Any) -> RemoteFunction[P, R]:
+    def options(self, /, **words: Any) -> RemoteFunction[P, R]:
         """The same function, its jobs with other words."""
         return type(self)(self.function, {**self.words, **words})
 
@@ -363,7 +363,7 @@ class Method:
         self.__func__, self.__self__ = function, instance
         self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.__func__(self.__self__, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -391,14 +391,14 @@ class RunOf(Generic[P]):
     def __signature__(self) -> Optional[inspect.Signature]:
         return signature_of(self._function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
         __tracebackhide__ = True
         from .function_call import one
         from .yields import RunYields
 
         return RunYields(one(self._function, args, kwargs))
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
+    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
         """The same, begun: its job is submitted."""
         run = self(*args, **kwargs)
         await run.begin()
