@@ -103,10 +103,10 @@ def stopped(folder: Path, function: Any, *args: Any) -> Ran:
 
 def mapped(folder: Path, function: Any, *calls: Sequence[Any], stop: bool = False) -> Ran:
     """Several calls in one child of a map. `stop`: it is stopped when it has printed its first line."""
-    each = [Call(call) for call in calls]
+    rows = [tuple(call) for call in calls]
     return packed(
         folder,
-        lambda packing: function_call._spec_of_many(gl.remote(function), packing, each, len(each), None),
+        lambda packing: function_call._spec_of_many(gl.remote(function), packing, rows, {}, len(rows), None),
         stop=stop,
     )
 

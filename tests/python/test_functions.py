@@ -210,6 +210,21 @@ def test_a_lost_module_is_a_reason_of_its_own() -> None:
             job.result()
 
 
+def test_why_a_call_failed_is_what_it_raised() -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def fail(how: str) -> None:
+        if how == "group":
+            raise ExceptionGroup("several", [KeyError("one")])  # type: ignore[name-defined,unused-ignore]  # noqa: F821
+        raise ValueError(how)
+
+    told = {"plain": "exited with status 1: ValueError: plain", "two\nlines": "exited with status 1: ValueError: two"}
+    if sys.version_info >= (3, 11):
+        told["group"] = "exited with status 1: ExceptionGroup: several (1 sub-exception)"
+    for how, why in told.items():
+        job = fail.submit(how)
+        assert job.wait().why.startswith(why)
+
+
 def test_what_cannot_be_raised_as_itself_says_what_it_was() -> None:
     @gl.remote
     def fail(how: str) -> Any:
@@ -265,6 +280,8 @@ def test_arguments_that_cannot_be_sent_are_named() -> None:
         take.run(1, threading.Lock())
     with pytest.raises(gl.ConfigurationError, match="the argument `lock` of take"):
         take.run(lock=threading.Lock())
+    with pytest.raises(gl.ConfigurationError, match=r"argument 1 of take \(call 2 of the map\) cannot be sent: TypeError"):
+        take.map([0, 1, threading.Lock()], chunksize=2)
     lock = threading.Lock()
     locked = locked_by(lock)
     with pytest.raises(gl.ConfigurationError, match=r"the function locked cannot be sent because of .*`\w+` \(lock\)"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,7 @@ def test_logs_and_files_of_a_map_are_those_of_its_jobs(client: gl.Client, tmp_pa
     with pytest.raises(gl.ConfigurationError, match=r"children\(\) has them"):
         values.logs(after=1)
     values.wait()
+    assert repr(values.outputs) == f"<Outputs of the jobs of {values}: download() brings them, children() has each>"
     brought = values.outputs.download("out")
     assert [str(path.relative_to(tmp_path)) for path in brought] == ["out/0/n", "out/1/n", "out/2/n"]
     assert [path.read_text() for path in brought] == ["0", "1", "2"]
@@ -119,6 +121,31 @@ def test_an_exception_is_raised_in_its_turn_or_kept(tmp_path: Path) -> None:
             values.result()
     lost: list[Any] = divide.map([1, 3, 2, 6], chunksize=2, return_exceptions=True).result()
     assert [type(each) for each in lost] == [float, gl.JobFailedError, float, float]
+
+
+def test_what_is_no_way_to_map_says_what_is(client: gl.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    map: Any = add.map
+    starmap: Any = add.starmap
+    with pytest.raises(TypeError, match=r"no argument `b`: one that all calls get is given as kwargs=\{'b': 3\}"):
+        map([1], b=3)
+    with pytest.raises(TypeError, match=r"kwargs=\{'b': 3\}"):
+        asyncio.run(starmap.aio([(1,)], b=3))
+    with pytest.raises(TypeError, match="argument 1 is a dict, whose names would be lost"):
+        starmap([(1,), {"a": 1}])
+    with pytest.raises(TypeError, match="argument 0 is a int; map takes single ones"):
+        starmap([1])
+    monkeypatch.setattr("gpulayer.function_call._MOST_JOBS", 3)
+    monkeypatch.setattr("gpulayer.function_call._MOST_CALLS", 7)
+    with pytest.raises(gl.ConfigurationError, match="more than 6 arguments, or no end of them: .* at most 3 jobs, here of chunksize=2"):
+        add.map(itertools.count(), chunksize=2)
+    with pytest.raises(gl.ConfigurationError, match="more than 7 arguments, or no end of them: .*; a chunksize= of your own takes more"):
+        add.starmap((each,) for each in itertools.count())
+    assert not client.jobs(), "nothing was sent"
+    assert add.map(range(6), chunksize=2).result() == add.map(range(6)).result() == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_map_that_is_repeated_gives_its_values_as_before(tmp_path: Path) -> None:

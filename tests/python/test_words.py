@@ -219,6 +219,12 @@ def test_the_words_of_gpus_after_and_array() -> None:
     assert field("array", array=range(0, 6, 2)) == {"items": [0, 2, 4]}
 
 
+def test_a_label_may_be_written_as_on_the_command_line() -> None:
+    where = gl.command(["x"], on="zone=attic").fields["resources"]
+    assert where == gl.command(["x"], on={"zone": "attic"}).fields["resources"] == {"labels": {"zone": "attic"}}
+    assert gl.command(["x"], on="box").fields["resources"] == {"worker": "box"}
+
+
 def test_what_belongs_to_the_user_is_sent_as_it_stands() -> None:
     fields = {"env": {"x_s": "90m"}, "labels": {"size_bytes": "1GB"}, "timeout_s": "2m"}
     assert in_numbers(fields) == {"env": {"x_s": "90m"}, "labels": {"size_bytes": "1GB"}, "timeout_s": 120}

@@ -16,7 +16,7 @@ import tempfile
 from collections import ChainMap
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
-from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 import cloudpickle
 
@@ -270,17 +270,20 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = ChainMap({CodeType: _code_with_its_file, _Cached: _cached_with_its_function}, _others)
 
 
-def packed_calls(packing: Packing, calls: Sequence[Call], name: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Calls as a payload has them, and the addresses of what they name."""
+def packed_calls(
+    packing: Packing, calls: Iterable[Call], name: str, first: Optional[int] = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Calls as a payload has them, and the addresses of what they name. `first`: the place of the first one in a map."""
     packed: list[dict[str, Any]] = []
     named: dict[str, None] = {}
-    for call in calls:
+    for place, call in enumerate(calls, first or 0):
+        of = name if first is None else f"{name} (call {place} of the map)"
         args = [
-            packing.value(each, lambda at=at: f"argument {at} of {name}")  # type: ignore[misc]
+            packing.value(each, lambda at=at: f"argument {at} of {of}")  # type: ignore[misc]
             for at, each in enumerate(call.args, 1)
         ]
         kwargs = {
-            key: packing.value(each, lambda key=key: f"the argument `{key}` of {name}")  # type: ignore[misc]
+            key: packing.value(each, lambda key=key: f"the argument `{key}` of {of}")  # type: ignore[misc]
             for key, each in call.kwargs.items()
         }
         packed.append({"args": args, "kwargs": kwargs})

@@ -34,6 +34,8 @@ _LOG = logging.getLogger("gpulayer")
 #: A map becomes so many jobs, unless told otherwise. One process serves many calls anyway with `reuse`: then fewer, as
 #: many as keep the workers of a small fleet evenly busy.
 _JOBS, _JOBS_WITH_REUSE = 1000, 64
+#: What the server takes of an array; and so many arguments are read when nobody said how many calls a job makes.
+_MOST_JOBS, _MOST_CALLS = 100_000, 10_000_000
 #: What all items of a map take together in its spec; what is above goes as artifacts.
 _ITEMS_BYTES, _LEAST_INLINE_BYTES = 8 << 20, 512
 #: The body of a submission may have 1 MiB, that of a batch 64 MiB.
@@ -86,20 +88,46 @@ def many(
 ) -> Submission:
     """Many calls as one array."""
     __tracebackhide__ = True
-    calls = [Call(tuple(each), kwargs) for each in arguments]
     for name, given in (("concurrency", concurrency), ("chunksize", chunksize)):
         if given is not None and given < 1:
             raise ConfigurationError(f"{name}={given} is too small: at least 1")
-    fits(function, calls)
-    if not calls:
+    has_outputs = bool(function.words.get("outputs"))
+    rows = _read(arguments, chunksize or (1 if has_outputs else None))
+    fits(function, (Call(row, kwargs) for row in rows))
+    if not rows:
         return Submission(function, None)
     jobs = _JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS
-    if function.words.get("outputs"):
+    if has_outputs:
         # Calls of one job share its folder, and what one leaves there the next would replace.
-        jobs = len(calls)
-    size = chunksize or math.ceil(len(calls) / jobs)
-    make = functools.partial(_spec_of_many, function, calls=calls, size=size, concurrency=concurrency)
+        jobs = len(rows)
+    size = chunksize or math.ceil(len(rows) / jobs)
+    make = functools.partial(_spec_of_many, function, rows=rows, kwargs=kwargs, size=size, concurrency=concurrency)
     return Submission(function, make)
+
+
+def _read(arguments: Iterable[Iterable[Any]], chunksize: Optional[int]) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a map, to their end; some iterables have none."""
+    __tracebackhide__ = True
+    most = _MOST_JOBS * chunksize if chunksize else _MOST_CALLS
+    rows: list[tuple[Any, ...]] = []
+    for each in arguments:
+        if len(rows) == most:
+            how = f", here of chunksize={chunksize} calls each; a larger one" if chunksize else "; a chunksize= of your own"
+            raise ConfigurationError(
+                f"there are more than {most:,} arguments, or no end of them: a map is at most {_MOST_JOBS:,} jobs{how} takes more"
+            )
+        if isinstance(each, Mapping):
+            raise TypeError(
+                f"starmap takes tuples of arguments, and argument {len(rows)} is a {type(each).__name__}, whose names would "
+                "be lost: give (1, 2), and what all calls get by name as kwargs={…}; map gives each call the whole of it"
+            )
+        if not isinstance(each, Iterable):
+            raise TypeError(
+                f"starmap takes tuples of arguments, and argument {len(rows)} is a {type(each).__name__}; map takes "
+                "single ones"
+            )
+        rows.append(tuple(each))
+    return rows
 
 
 def fits(function: RemoteFunction[..., Any], calls: Iterable[Call]) -> None:
@@ -139,16 +167,22 @@ def _spec_of_one(function: RemoteFunction[..., Any], packing: Packing, call: Cal
 
 
 def _spec_of_many(
-    function: RemoteFunction[..., Any], packing: Packing, calls: list[Call], size: int, concurrency: Optional[int]
+    function: RemoteFunction[..., Any],
+    packing: Packing,
+    rows: list[tuple[Any, ...]],
+    kwargs: Mapping[str, Any],
+    size: int,
+    concurrency: Optional[int],
 ) -> Mapping[str, Any]:
     __tracebackhide__ = True
     name = _name(function)
     entrypoint, value = _function(function.function, packing, name)
-    chunks = [calls[begin : begin + size] for begin in range(0, len(calls), size)]
-    inline_bytes = max(min(INLINE_BYTES, _ITEMS_BYTES // len(chunks)), _LEAST_INLINE_BYTES)
+    begins = range(0, len(rows), size)
+    inline_bytes = max(min(INLINE_BYTES, _ITEMS_BYTES // len(begins)), _LEAST_INLINE_BYTES)
     items = []
-    for chunk in chunks:
-        packed, named = packed_calls(packing, chunk, name)
+    for begin in begins:
+        chunk = (Call(row, kwargs) for row in rows[begin : begin + size])
+        packed, named = packed_calls(packing, chunk, name, begin)
         payload = packing.payload({"function": None, "calls": packed, "many": size > 1}, inline_bytes)
         items.append({"payload": payload, **({"values": named} if named else {})})
     array: dict[str, Any] = {"items": items}
@@ -158,7 +192,7 @@ def _spec_of_many(
     if isinstance(function, RemoteGenerator):
         fields["yields"] = "list"
     spec = {"workload": _workload(packing, entrypoint, value, fields, []), "array": array}
-    labels = {CALLS_LABEL: f"{len(calls)}/{size}"} if size > 1 else {}
+    labels = {CALLS_LABEL: f"{len(rows)}/{size}"} if size > 1 else {}
     return {**spec, "labels": labels} if labels else spec
 
 

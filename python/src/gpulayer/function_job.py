@@ -32,6 +32,8 @@ OWN_LABELS = "gpulayer."
 #: Marks an array whose children make several calls each: how many in all, and how many each.
 CALLS_LABEL = "gpulayer.calls"
 _CALLS = re.compile(r"([1-9][0-9]{0,9})/([1-9][0-9]{0,9})")
+#: So many characters of a message stand in one line.
+_SHOWN = 200
 
 
 class FunctionJob(Job, Generic[R]):
@@ -94,11 +96,24 @@ class FunctionJob(Job, Generic[R]):
         result = self.record.result
         return self.ended and isinstance(result, Mapping) and bool(result.get("raised", False))
 
+    @property
+    def why(self) -> str:
+        """As of any job. Of what was raised it names the exception, whatever the last line of its traceback is."""
+        why, raised = super().why, self._raised()
+        is_plain = self.end is not None and self.end.reason == "exit_nonzero"
+        if raised is None or not is_plain or raised.partition(":")[0] in why:
+            return why
+        first = next(iter(raised.splitlines()))
+        return f"exited with status {self.exit_code}: {first[:_SHOWN]}{'…' if len(first) > _SHOWN else ''}"
+
+    def _raised(self) -> Optional[str]:
+        told = self.record.result.get("inline") if self.has_raised else None
+        return f"{told.get('type')}: {told.get('message')}" if isinstance(told, Mapping) else None
+
     def rows(self) -> list[tuple[str, str]]:
         """As of any job, and what was raised."""
-        told = self.record.result.get("inline") if self.has_raised else None
-        raised = [("raised", f"{told.get('type')}: {told.get('message')}")] if isinstance(told, Mapping) else []
-        return super().rows() + raised
+        raised = self._raised()
+        return super().rows() + ([("raised", raised)] if raised is not None else [])
 
 
 def calls_of(labels: Mapping[str, str], children: int) -> tuple[int, int]:

@@ -41,9 +41,8 @@ class Outputs(Sequence[OutputFile]):
             return self._files[index]
         found = next((file for file in self._files if index in (file.path, file.name)), None)
         if found is None:
-            raise KeyError(
-                f"{index}: there are {', '.join(file.path for file in self._files[:_SHOWN]) or 'no outputs'}"
-            )
+            there = ", ".join(file.path for file in self._files[:_SHOWN]) or "no outputs"
+            raise KeyError(f"{index}: {'its jobs have them' if self._are_of_jobs() else f'there are {there}'}")
         return found
 
     def __len__(self) -> int:
@@ -68,7 +67,13 @@ class Outputs(Sequence[OutputFile]):
         more = [(f"and {len(rows) - _SHOWN} more", "", "")] if len(rows) > _SHOWN else []
         return tables.listed(("output", "size", "link to"), rows[:_SHOWN] + more)
 
+    def _are_of_jobs(self) -> bool:
+        record = self._job.record
+        return bool(record.spec.get("array")) and not record.parent and not self._files
+
     def __repr__(self) -> str:
+        if self._are_of_jobs():
+            return f"<Outputs of the jobs of {self._job}: download() brings them, children() has each>"
         return f"Outputs({', '.join(file.path for file in self._files)})"
 
 

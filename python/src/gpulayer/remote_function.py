@@ -195,9 +195,11 @@ class MapOf(Generic[R]):
         ordered: bool = True,
         chunksize: Optional[int] = None,
         kwargs: Optional[Mapping[str, Any]] = None,
+        **others: Any,
     ) -> Map[Any]:
         """As `RemoteFunction.map` says."""
         __tracebackhide__ = True
+        _refuse(others)
         from . import background
 
         return background.run(
@@ -232,9 +234,11 @@ class MapOf(Generic[R]):
         ordered: bool = True,
         chunksize: Optional[int] = None,
         kwargs: Optional[Mapping[str, Any]] = None,
+        **others: Any,
     ) -> Map[Any]:
         """The same, awaited; on any asyncio loop."""
         __tracebackhide__ = True
+        _refuse(others)
         from . import background
 
         return await background.join(
@@ -285,9 +289,11 @@ class StarmapOf(Generic[R]):
         ordered: bool = True,
         chunksize: Optional[int] = None,
         kwargs: Optional[Mapping[str, Any]] = None,
+        **others: Any,
     ) -> Map[Any]:
         """As `RemoteFunction.starmap` says."""
         __tracebackhide__ = True
+        _refuse(others)
         from . import background
 
         return background.run(
@@ -325,9 +331,11 @@ class StarmapOf(Generic[R]):
         ordered: bool = True,
         chunksize: Optional[int] = None,
         kwargs: Optional[Mapping[str, Any]] = None,
+        **others: Any,
     ) -> Map[Any]:
         """The same, awaited; on any asyncio loop."""
         __tracebackhide__ = True
+        _refuse(others)
         from . import background
 
         return await background.join(
@@ -339,6 +347,14 @@ class StarmapOf(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<starmap of {self._function!r}>"
+
+
+def _refuse(others: Mapping[str, Any]) -> None:
+    __tracebackhide__ = True
+    for name, value in others.items():
+        raise TypeError(
+            f"map and starmap have no argument `{name}`: one that all calls get is given as kwargs={{{name!r}: {value!r}}}"
+        )
 
 
 def _mapped(

@@ -110,7 +110,7 @@ def command(
     - `memory`, `disk`, `gpu_memory`: bytes, or such as `"16GiB"`. `timeout`, `queue_timeout`, `grace`: seconds, such as
       `"90m"`, or a `timedelta`.
     - `gpus`: how many, `"all"` of one worker, `"H100:2"`, or a mapping as in the contract.
-    - `on`: a worker by name or id, or labels it must have.
+    - `on`: a worker by name or id, or labels it must have (`"zone=attic"` is one).
     - `source`: a folder of this machine whose files are the workspace, without what `.gitignore` names, or the
       `artifact://…` address of a bundle.
     - `inputs`: by their path in the workspace: a file or a folder of this machine, an `artifact://…` address, or
@@ -291,7 +291,9 @@ def _resources(
     if frameworks:
         found["frameworks"] = dict(frameworks)
     if isinstance(on, str):
-        found["worker"] = on
+        # As the command line has it: no worker's name has such a sign.
+        label, is_label, value = on.partition("=")
+        found.update({"labels": {label: value}} if is_label else {"worker": on})
     elif on:
         found["labels"] = dict(on)
     return found
