@@ -25,6 +25,8 @@ BELIEVED_S = 3600.0
 _ALWAYS = 2000
 #: A larger one when so many times as long has passed as the last look took.
 _REST = 20
+#: A look that took longer, as on a network file system, is not taken on the loop that all calls share.
+_QUICK_S = 0.01
 #: As many names are looked at while it is not known which folders stay behind anyway.
 _FIRST_LOOK = 20_000
 #: A file that changed so often between two calls is named: each time the whole project was sent for it.
@@ -174,7 +176,8 @@ async def bundle_of(session: Session, project: Source, place: Place) -> folders.
     if known is not None and time.monotonic() - known.sent_at < BELIEVED_S:
         if not known.is_due() and known.seen == project.seen:
             return known.bundle
-        now = await loop.run_in_executor(None, known.look) if known.is_large() else known.look()
+        is_quick = not known.is_large() and known.look_s < _QUICK_S
+        now = known.look() if is_quick else await loop.run_in_executor(None, known.look)
         if now is None:
             known.seen = project.seen
             return known.bundle
