@@ -382,7 +382,11 @@ def killed_while_it_starts(home: Path, times: int) -> Iterator[None]:
             until(lambda: not starting.exists())
 
 
-def test_a_daemon_that_is_killed_while_it_starts_is_started_again(client: gl.Client, home: Path) -> None:
+def test_a_daemon_that_is_killed_while_it_starts_is_started_again(
+    client: gl.Client, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long it takes here to kill some.
+    monkeypatch.setattr(client.session, "_reconnect_s", 300.0)
     job = client.submit(gl.command(shell="echo a; sleep 60"))
     stream = job.logs(follow=True)
     assert next(stream).text == "a"
