@@ -172,12 +172,13 @@ async fn a_large_argument_is_read_from_one_file_by_every_call() {
         (JobState::Succeeded, Serializer::Cloudpickle),
         "{job:?}"
     );
-    let pickle = inline(&job);
-    let read = python(&format!(
-        "[pickle.loads(each['value']) for each in pickle.loads(base64.b64decode('{}'))]",
-        pickle.as_str().unwrap()
-    ));
-    assert_eq!(read, format!("[{0}, {0}, {0}]", 3 << 20));
+    let given = inline(&job);
+    let each = format!(
+        "(lambda pickled: b'v' + len(pickled).to_bytes(8, 'little') + pickled)(pickle.dumps({}, 5))",
+        3 << 20
+    );
+    let outcomes = python(&format!("base64.b64encode(b'gpulayer outcomes 1\\n' + 3 * {each}).decode()"));
+    assert_eq!(given, outcomes);
     // Nothing of it is left on the worker, and the server's own bytes are whole.
     let tasks = house.state().join("worker/tasks");
     let left: Vec<_> = std::fs::read_dir(tasks).unwrap().collect();
