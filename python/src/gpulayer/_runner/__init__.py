@@ -590,10 +590,15 @@ def begin() -> int:
     else:
         sys.path.insert(0, WORKSPACE)
     if lasting is None:
-        return main(os.environ["GPULAYER_FUNCTION"])
-    from .serving import serve
+        status = main(os.environ["GPULAYER_FUNCTION"])
+    else:
+        from .serving import serve
 
-    return serve()
+        status = serve()
+    if _asks():
+        # Python's own end takes the handler away, and the signal of a stop that was asked about may still come.
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM,))
+    return status
 
 
 def names_of_program() -> "dict[str, Any]":
