@@ -34,10 +34,12 @@ def serving(serve: Serve) -> Iterator[gl.Client]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=accept)
         thread.start()
-        with gl.connect(f"http://127.0.0.1:{listener.getsockname()[1]}", token="glc_1") as client:
-            yield client
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            with gl.connect(f"http://127.0.0.1:{listener.getsockname()[1]}", token="glc_1") as client:
+                yield client
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def answer(body: bytes, status: str = "200 OK", more: bytes = OURS) -> Serve:

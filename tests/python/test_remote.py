@@ -73,7 +73,7 @@ def test_no_token_reaches_a_server_with_another_key(server: Server, tmp_path: Pa
             except (ssl.SSLError, OSError):
                 received.append(b"")
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         port = listener.getsockname()[1]
         with gl.connect(f"https://127.0.0.1:{port}", token=server.token, pin="sha256:" + "0" * 64) as client:
@@ -170,7 +170,7 @@ def test_what_is_no_server_of_ours_is_told_as_such(home: Path) -> None:
                     taken.recv(10_000)
                     taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         port = listener.getsockname()[1]
         with gl.connect(f"http://127.0.0.1:{port}") as client:
