@@ -249,6 +249,7 @@ impl Build<'_> {
         let begun = TimeLimit::begin(timeout, move || {
             let seconds = timeout.millis() as f64 / 1000.0;
             say(&format!("{CLOSING}{TOO_LONG}{seconds} s (the worker's `environment_timeout_s`)"));
+            // This thread cannot interrupt what the other waits for; the process is of this build alone.
             std::process::exit(1);
         });
         begun.map_err(|error| say(&format!("gpulayer: this build has no time limit: {error}"))).ok()

@@ -4,8 +4,8 @@
 //! Its program may have written anything there: it is read as far as it can be understood.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
@@ -38,28 +38,24 @@ impl Outcome {
     }
 }
 
-/// Whether there is an outcome in it at all, and whether one of them is an exception; `None` of another kind of file.
-pub fn tells_of(file: &mut File) -> io::Result<Option<Told>> {
-    if !is_of_several(file)? {
-        return Ok(None);
-    }
-    let mut told = Told { any: false, raised: false };
-    let (mut at, end) = (MARK.len() as u64, file.metadata()?.len());
-    while let Some(outcome) = next(file, at, end)? {
-        told = Told { any: true, raised: told.raised || outcome.kind == RAISED };
-        at = outcome.end();
-    }
-    file.rewind()?;
-    Ok(Some(told))
+/// Whether it is of several calls and one of them was through.
+pub fn has_outcome(file: &File) -> io::Result<bool> {
+    Ok(is_of_several(file)? && next(file, MARK.len() as u64, file.metadata()?.len())?.is_some())
 }
 
-/// What such a file holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
-    /// Whether a call was through.
-    pub any: bool,
-    /// Whether one raised.
-    pub raised: bool,
+/// Whether it is of several calls and one of them raised. Looks at each: not for a thread that others wait for.
+pub fn has_exception(file: &File) -> io::Result<bool> {
+    if !is_of_several(file)? {
+        return Ok(false);
+    }
+    let (mut at, end) = (MARK.len() as u64, file.metadata()?.len());
+    while let Some(outcome) = next(file, at, end)? {
+        if outcome.kind == RAISED {
+            return Ok(true);
+        }
+        at = outcome.end();
+    }
+    Ok(false)
 }
 
 /// Gives each exception to `clean`, and writes what that makes of it; `None` = it stays. Another kind of file is not
@@ -99,25 +95,24 @@ pub(super) fn rewrite(
     }
 }
 
-fn is_of_several(file: &mut File) -> io::Result<bool> {
-    let mut begin = Vec::new();
-    file.rewind()?;
-    Read::by_ref(file).take(MARK.len() as u64).read_to_end(&mut begin)?;
-    file.rewind()?;
-    Ok(begin == MARK)
+fn is_of_several(file: &File) -> io::Result<bool> {
+    let mut begin = [0; MARK.len()];
+    match file.read_exact_at(&mut begin, 0) {
+        Ok(()) => Ok(begin == MARK),
+        Err(short) if short.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The one that begins there, if it is whole.
-fn next(file: &mut File, at: u64, end: u64) -> io::Result<Option<Outcome>> {
+fn next(file: &File, at: u64, end: u64) -> io::Result<Option<Outcome>> {
     if end.saturating_sub(at) < HEAD_BYTES {
         return Ok(None);
     }
-    let mut kind = [0];
-    let mut length = [0; 8];
-    file.seek(SeekFrom::Start(at))?;
-    file.read_exact(&mut kind)?;
-    file.read_exact(&mut length)?;
-    let outcome = Outcome { kind: kind[0], start: at + HEAD_BYTES, length: u64::from_le_bytes(length) };
+    let mut head = [0; HEAD_BYTES as usize];
+    file.read_exact_at(&mut head, at)?;
+    let [kind, length @ ..] = head;
+    let outcome = Outcome { kind, start: at + HEAD_BYTES, length: u64::from_le_bytes(length) };
     let is_whole = outcome.length <= end - outcome.start && matches!(outcome.kind, VALUE | RAISED);
     Ok(is_whole.then_some(outcome))
 }
@@ -167,13 +162,12 @@ pub(super) fn file_of(outcomes: &[(u8, &[u8])]) -> Vec<u8> {
 
 #[cfg(test)]
 pub(super) fn read(path: &Path) -> Vec<(u8, Vec<u8>)> {
-    let mut file = File::open(path).unwrap();
+    let file = File::open(path).unwrap();
     let (mut at, end) = (MARK.len() as u64, file.metadata().unwrap().len());
     let mut found = Vec::new();
-    while let Some(outcome) = next(&mut file, at, end).unwrap() {
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(outcome.start)).unwrap();
-        Read::by_ref(&mut file).take(outcome.length).read_to_end(&mut bytes).unwrap();
+    while let Some(outcome) = next(&file, at, end).unwrap() {
+        let mut bytes = vec![0; usize::try_from(outcome.length).unwrap()];
+        file.read_exact_at(&mut bytes, outcome.start).unwrap();
         found.push((outcome.kind, bytes));
         at = outcome.end();
     }
@@ -201,8 +195,8 @@ mod tests {
             let clean =
                 file_of(&[(VALUE, b"secret"), (RAISED, with), (VALUE, &[7; 100_000]), (RAISED, b"x")]);
             assert_eq!(std::fs::read(&path).unwrap(), clean);
-            let told = tells_of(&mut File::open(&path).unwrap()).unwrap();
-            assert_eq!(told, Some(Told { any: true, raised: true }));
+            let file = File::open(&path).unwrap();
+            assert!(has_outcome(&file).unwrap() && has_exception(&file).unwrap());
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     }
@@ -219,15 +213,15 @@ mod tests {
             let (mut file, path) = written(&folder, bytes);
             rewrite(&mut file, &path, |_| panic!("no exception is whole")).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), whole);
-            assert_eq!(tells_of(&mut file).unwrap(), Some(Told { any: true, raised: false }));
+            assert!(has_outcome(&file).unwrap() && !has_exception(&file).unwrap());
         }
-        let (mut none, _) = written(&folder, MARK);
-        assert_eq!(tells_of(&mut none).unwrap(), Some(Told { any: false, raised: false }));
+        let (none, _) = written(&folder, MARK);
+        assert!(!has_outcome(&none).unwrap() && !has_exception(&none).unwrap());
         for other in [b"" as &[u8], b"\x80\x04.", &MARK[..10]] {
             let (mut file, path) = written(&folder, other);
             rewrite(&mut file, &path, |_| panic!("no exception")).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), other);
-            assert_eq!(tells_of(&mut file).unwrap(), None);
+            assert!(!has_outcome(&file).unwrap() && !has_exception(&file).unwrap());
         }
     }
 }

@@ -217,6 +217,28 @@ def test_a_crash_in_one_call_of_a_job_takes_nothing_of_those_before() -> None:
     assert values[2].end.reason == "missing_output" and values[6].end.reason == "signalled"
 
 
+def test_calls_that_were_through_have_values_after_a_cancel_and_a_timeout(tmp_path: Path) -> None:
+    @gl.remote(grace=60)
+    def step(x: int) -> bytes:
+        import time
+
+        if x == 2:
+            (tmp_path / "at two").touch()
+            time.sleep(600)
+        # Not in the job's record, but an artifact.
+        return bytes([x]) * 10_000
+
+    cancelled = step.map(range(4), chunksize=4)
+    until((tmp_path / "at two").exists)
+    cancelled.cancel()
+    late = step.options(timeout=2).map(range(4), chunksize=4)
+    for values, ended in ((cancelled, gl.JobCancelledError), (late, gl.JobTimedOutError)):
+        again: gl.Map[Any] = gl.attach(values.id, gl.Map)
+        found: list[Any] = again.result(return_exceptions=True)
+        assert [each[:1] for each in found[:2]] == [b"\0", b"\1"]
+        assert [type(each) for each in found[2:]] == [ended, ended]
+
+
 def test_calls_that_leave_outputs_have_jobs_of_their_own(tmp_path: Path) -> None:
     @gl.remote(outputs="m.txt", reuse=True, cpus=0.1, memory="64MiB")
     def write(x: int) -> None:

@@ -33,7 +33,7 @@ use crate::contract::array::ArrayPlace;
 use crate::contract::function::{MOST_INLINE_BYTES, Returned};
 use crate::contract::spec::{Function, InputMode, Serializer};
 use crate::domain::task_run::called;
-use crate::process::{OUTCOMES_FILE, RAISED_FILE, RETURNED_FILE, tells_of};
+use crate::process::{OUTCOMES_FILE, RAISED_FILE, RETURNED_FILE, has_exception, has_outcome};
 
 /// Where the runner lies in a worker's folder.
 const RUNNER_FOLDER: &str = "runner";
@@ -196,11 +196,11 @@ pub(super) async fn bring_back(
             }
             Err(error) => return Err(format!("`{name}` cannot be opened: {error}")),
         };
-        let several = tells_of(&mut file).map_err(|error| format!("`{name}` cannot be read: {error}"))?;
-        if partial && !several.is_some_and(|told| told.any) {
+        let unreadable = |error: io::Error| format!("`{name}` cannot be read: {error}");
+        if partial && !has_outcome(&file).map_err(unreadable)? {
             continue;
         }
-        if !cleaned && (raised || several.is_some_and(|told| told.raised)) {
+        if !cleaned && (raised || one_raised(&file).await.map_err(unreadable)?) {
             return Err("its shim is lost, which takes the secrets out of it".to_owned());
         }
         let size_bytes = file.metadata().map_err(|error| error.to_string())?.len();
@@ -217,11 +217,16 @@ pub(super) async fn bring_back(
             return Ok(Some(returned(None, Some(sent.digest))));
         }
         let is_json = raised || function.serializer == Serializer::Json;
-        let text =
-            read_text(&mut file, is_json).map_err(|error| format!("`{name}` cannot be read: {error}"))?;
+        let text = read_text(&mut file, is_json).map_err(unreadable)?;
         return Ok(Some(returned(Some(text), None)));
     }
     Ok(None)
+}
+
+/// Whether one of several calls did.
+async fn one_raised(file: &File) -> io::Result<bool> {
+    let file = file.try_clone()?;
+    tokio::task::spawn_blocking(move || has_exception(&file)).await?
 }
 
 fn read_text(file: &mut File, is_json: bool) -> io::Result<String> {
