@@ -231,7 +231,7 @@ def test_calls_that_were_through_have_values_after_a_cancel_and_a_timeout(tmp_pa
     cancelled = step.map(range(4), chunksize=4)
     until((tmp_path / "at two").exists)
     cancelled.cancel()
-    late = step.options(timeout=2).map(range(4), chunksize=4)
+    late = step.options(timeout=5).map(range(4), chunksize=4)
     for values, ended in ((cancelled, gl.JobCancelledError), (late, gl.JobTimedOutError)):
         again: gl.Map[Any] = gl.attach(values.id, gl.Map)
         found: list[Any] = again.result(return_exceptions=True)
