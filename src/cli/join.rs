@@ -4,6 +4,7 @@
 mod background;
 pub mod error;
 mod foreground;
+mod holding;
 mod remembered;
 mod settled;
 mod told;

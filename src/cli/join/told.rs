@@ -15,12 +15,13 @@ use crate::contract::ids::{JobId, TaskId, WorkerId};
 use crate::contract::pin::Pin;
 use crate::contract::protocol::{
     AcquireAnswer, AcquireRequest, HeartbeatAnswer, HeartbeatRequest, LogsAnswer, LogsRequest,
-    RegisterAnswer, RegisterRequest, Report, ReportAnswer, ReportRequest, ReportResult, ResumeAnswer,
-    ResumeRequest,
+    RegisterAnswer, RegisterRequest, Report, ReportAnswer, ReportItem, ReportRequest, ReportResult,
+    ResumeAnswer, ResumeRequest,
 };
 use crate::tls::{Distrust, TlsFault};
 
 use super::error::innermost;
+use super::holding::Holding;
 
 /// Failures in a row after which contact counts as lost; one alone is a hiccup.
 const LOST_AFTER: u32 = 2;
@@ -81,8 +82,7 @@ struct Known {
     /// What was said to help, since contact was lost.
     hint: Option<Hint>,
     awaited: bool,
-    running: usize,
-    ended: u64,
+    holding: Holding,
 }
 
 impl Told {
@@ -121,12 +121,13 @@ impl Told {
         }
     }
 
-    fn count(&self, change: impl FnOnce(&mut Known)) {
-        let mut known = self.known.lock();
-        let before = (known.running, known.ended);
-        change(&mut known);
-        if (known.running, known.ended) != before {
-            self.tell(News::Tasks { running: known.running, ended: known.ended });
+    fn count(&self, change: impl FnOnce(&mut Holding)) {
+        let holding = &mut self.known.lock().holding;
+        let before = holding.counts();
+        change(holding);
+        let (running, ended) = holding.counts();
+        if (running, ended) != before {
+            self.tell(News::Tasks { running, ended });
         }
     }
 
@@ -153,7 +154,8 @@ impl WorkerChannel for Told {
     }
 
     fn resume(&self, request: ResumeRequest) -> Calling<'_, ResumeAnswer> {
-        let (worker_id, running) = (request.worker_id, request.tasks.len());
+        let worker_id = request.worker_id;
+        let held: Vec<TaskId> = request.tasks.iter().map(|held| held.task_id).collect();
         let call = self.inner.resume(request);
         Box::pin(async move {
             let outcome = call.await;
@@ -161,7 +163,7 @@ impl WorkerChannel for Told {
                 Ok(_) => {
                     self.note(&outcome);
                     // Whoever hears that it has joined knows what it came back with.
-                    self.count(|known| known.running = running);
+                    self.count(|holding| holding.listed(held.into_iter()));
                     self.tell(News::Joined { worker_id, again: true });
                 }
                 Err(ChannelError::SessionOver(SessionEnd::IdentityInUse)) => {
@@ -171,7 +173,7 @@ impl WorkerChannel for Told {
                 }
                 // A start says it in its own way.
                 Err(ChannelError::UnknownSession | ChannelError::SessionOver(SessionEnd::Revoked)) => {
-                    self.tell(News::Forgotten { running });
+                    self.tell(News::Forgotten { running: held.len() });
                 }
                 Err(_) => self.note(&outcome),
             }
@@ -181,7 +183,7 @@ impl WorkerChannel for Told {
 
     fn heartbeat(&self, mut request: HeartbeatRequest) -> Calling<'_, HeartbeatAnswer> {
         request.leaving = self.is_leaving();
-        self.count(|known| known.running = request.tasks.len());
+        self.count(|holding| holding.listed(request.tasks.iter().map(|held| held.task_id)));
         let call = self.inner.heartbeat(request);
         Box::pin(async {
             let outcome = call.await;
@@ -201,8 +203,9 @@ impl WorkerChannel for Told {
         Box::pin(async move {
             tokio::select! {
                 answer = call => {
-                    let given = answer.as_ref().map_or(0, |answer| answer.assignments.len());
-                    self.count(|known| known.running += given);
+                    if let Ok(answer) = &answer {
+                        self.count(|holding| answer.assignments.iter().for_each(|given| holding.given(given.task_id)));
+                    }
                     answer
                 }
                 // A dropped poll changes nothing; the next one asks for no task.
@@ -220,19 +223,19 @@ impl WorkerChannel for Told {
             acquire.max_tasks = 0;
             acquire.leaving = true;
         }
-        let finishes: Vec<bool> =
-            request.items.iter().map(|item| matches!(item.report, Report::Finish(_))).collect();
+        let ends = |item: &ReportItem| matches!(item.report, Report::Finish(_)).then_some(item.task_id);
+        let ends: Vec<Option<TaskId>> = request.items.iter().map(ends).collect();
         let call = self.inner.report(request);
         Box::pin(async move {
             let outcome = call.await;
             if let Ok(answer) = &outcome {
-                let settled = answer.results.iter().zip(finishes);
-                let ended =
-                    settled.filter(|(result, finish)| *finish && matches!(result, ReportResult::Ok { .. }));
-                let (ended, given) = (ended.count(), answer.assignments.len());
-                self.count(|known| {
-                    known.ended += ended as u64;
-                    known.running = known.running.saturating_sub(ended) + given;
+                self.count(|holding| {
+                    for (result, end) in answer.results.iter().zip(ends) {
+                        if let (ReportResult::Ok { .. }, Some(task)) = (result, end) {
+                            holding.ended(task);
+                        }
+                    }
+                    answer.assignments.iter().for_each(|given| holding.given(given.task_id));
                 });
             }
             outcome
