@@ -1,8 +1,9 @@
 //! Floor 3: files of which little is expected: tokens, keys, certificates, settings. They are read up to a limit, so that a
-//! device, or a file that was named by mistake, costs an error and no memory.
+//! device, or a file that was named by mistake, costs an error and no memory; and written whole, or not at all.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// A token has 68 characters.
@@ -39,6 +40,26 @@ fn take(stream: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Puts `contents` in the place of what is there, whole or not at all and for good, also when the power goes; for this
+/// user alone. Two at once in one place are the caller's to prevent.
+pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    // One that is left from before may be open to others.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    file.write_all(contents)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => File::open(folder)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
@@ -46,6 +67,23 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_replaced_is_the_new_or_the_old_and_nobody_elses() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.json");
+        fs::write(folder.path().join("server.json.new"), "half of an earlier one, open to all").unwrap();
+        replace(&path, b"first").unwrap();
+        replace(&path, b"second").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::create_dir(folder.path().join("server.json.new")).unwrap();
+        assert!(replace(&path, b"third").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+    }
 
     #[test]
     fn what_is_endless_or_too_large_is_refused_and_the_rest_is_read() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -80,15 +80,8 @@ impl Connections {
 
     fn write(&self, path: &Path) -> io::Result<()> {
         let text = toml::to_string(self).map_err(io::Error::other)?;
-        let beside = path.with_extension("new");
-        // One that is left from before may be open to others.
-        let _ = std::fs::remove_file(&beside);
-        let mut file = private(&beside)?;
-        file.set_len(0)?;
-        file.write_all(b"# Written by `gpulayer connect`. It holds tokens: keep it to yourself.\n")?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
+        let front = "# Written by `gpulayer connect`. It holds tokens: keep it to yourself.\n";
+        short_file::replace(path, [front, &text].concat().as_bytes())
     }
 
     /// The current one.

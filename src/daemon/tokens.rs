@@ -2,8 +2,6 @@
 //! `gpulayer up` provides, an admin client token and a join token, each in a file that only the owner can read. The
 //! store keeps hashes. A file whose token is known and not revoked is kept as it is.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use tokio::sync::oneshot;
@@ -71,13 +69,6 @@ async fn make(house: &House, record: TokenRecord) -> Result<(), DaemonError> {
 }
 
 fn write_private(path: &Path, token: &str) -> Result<(), DaemonError> {
-    let write = || {
-        let beside = path.with_extension("new");
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        writeln!(file, "{token}")?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    };
-    write().map_err(|source| DaemonError::TokenFile { path: path.to_owned(), source })
+    short_file::replace(path, format!("{token}\n").as_bytes())
+        .map_err(|source| DaemonError::TokenFile { path: path.to_owned(), source })
 }

@@ -13,6 +13,7 @@ use super::passage::make_folder;
 use crate::actors::task_runner::worker_ballast;
 use crate::client::worker_channel::Session;
 use crate::contract::ids::WorkerId;
+use crate::short_file;
 use crate::store::lock::{NotTaken, take_from_the_dead};
 use crate::store::space::Ballast;
 
@@ -278,15 +279,8 @@ impl WorkerFolder {
     /// Whole or not at all, also when the power goes: without its identity a worker could not answer for its tasks.
     fn write(&self, identity: &IdentityFile) -> Result<(), FolderError> {
         let path = self.identity_path();
-        let new = self.path.join("identity.json.new");
-        let written = (|| {
-            let mut options = OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec(identity)?)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        })();
-        written.map_err(failed("write", &path))
+        let written = serde_json::to_vec(identity).map_err(io::Error::from);
+        written.and_then(|text| short_file::replace(&path, &text)).map_err(failed("write", &path))
     }
 }
 

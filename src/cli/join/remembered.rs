@@ -2,9 +2,8 @@
 //! `join` knows its server.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::JoinError;
 use crate::contract::pin::Pin;
 use crate::contract::quantity::Cpus;
+use crate::short_file;
 use crate::worker::{WorkerError, make_folder};
 
 const FILE: &str = "server.json";
@@ -90,18 +90,10 @@ impl Remembered {
             return Ok(());
         }
         let path = folder.join(FILE);
-        let new = folder.join("server.json.new");
-        let text = serde_json::to_vec_pretty(self)
+        let mut text = serde_json::to_vec_pretty(self)
             .map_err(|source| JoinError::Garbled { path: path.clone(), source })?;
-        let written = || -> io::Result<()> {
-            let mut options = OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&text)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        };
-        written().map_err(failed("write", &path))
+        text.push(b'\n');
+        short_file::replace(&path, &text).map_err(failed("write", &path))
     }
 }
 
