@@ -1,6 +1,7 @@
 //! Settings: flags, then `GPULAYER_*`, then `$GPULAYER_HOME/config.toml`, then defaults. Read once at the start of
 //! the process and passed on; nothing else reads the environment for settings. `docs/CONFIG.md` is printed from here.
 
+mod background;
 pub mod connections;
 mod error;
 pub mod host;
@@ -22,6 +23,7 @@ use crate::domain::offered_gpus::OfferedGpus;
 use crate::domain::placement::Policy;
 use crate::domain::python::Building;
 
+pub use background::background_variables;
 pub use error::ConfigError;
 pub use places::Places;
 pub use readiness::Readiness;

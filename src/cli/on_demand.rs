@@ -17,7 +17,7 @@ use super::standing::Standing;
 use crate::client::Revive;
 use crate::clock;
 use crate::config::readiness::{self, Announced};
-use crate::config::{ConfigError, Places, Settings, check_projects};
+use crate::config::{ConfigError, Places, Settings, background_variables, check_projects};
 use crate::process::detached;
 
 /// For how long a daemon that does not answer may hold the state folder: it is about to leave, or it puts back a
@@ -249,8 +249,8 @@ impl OwnDaemon {
         let spawned = readiness::pipe().and_then(|(waiting, telling)| {
             let mut all = vec!["server", "start", "--tell-ready"];
             all.extend_from_slice(arguments);
-            // Its working folder must not keep a file system busy that somebody wants to unmount.
-            detached::spawn(&program, &all, Path::new("/"), telling, output)?;
+            let variables = background_variables(&|name| std::env::var_os(name));
+            detached::spawn(&program, &all, variables, telling, output)?;
             Ok::<OwnedFd, io::Error>(waiting)
         });
         let waiting = spawned.map_err(|source| StartError::Spawn { program, source })?;

@@ -1,5 +1,6 @@
 //! Starts a process that goes on without the one that started it: the per-user daemon.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,20 +12,27 @@ use rustix::process::Signal;
 
 use super::tree::signal_if;
 
-/// Starts `program` in the background, with `stdin` as its standard input and `output` as its standard output and
-/// error. What is left to tie it to its starter it cuts itself, by [`detach`].
+/// Starts `program` in the background and in the folder `/`, lest it keep a file system busy that somebody wants to
+/// unmount, with `stdin` as its standard input and `output` as its standard output and error. `variables` are set, or
+/// (`None`) not passed on. What is left to tie it to its starter it cuts itself, by [`detach`].
 ///
 /// The process is not waited for: it outlives its starter, and whoever adopts it reaps it.
 pub fn spawn(
     program: &Path,
     arguments: &[&str],
-    folder: &Path,
+    variables: Vec<(&str, Option<OsString>)>,
     stdin: OwnedFd,
     output: File,
 ) -> io::Result<()> {
     let errors = output.try_clone()?;
     let mut command = Command::new(program);
-    command.arg0("gpulayer").args(arguments).current_dir(folder);
+    command.arg0("gpulayer").args(arguments).current_dir("/");
+    for (name, value) in variables {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     command.stdin(Stdio::from(stdin)).stdout(output).stderr(errors);
     // Not a group of its own: only a process that leads none may begin a session.
     command.spawn().map(drop)

@@ -24,6 +24,19 @@ fn run_ends_like_its_job() {
 }
 
 #[test]
+fn a_home_that_is_named_from_here_is_here_for_the_daemon_too() {
+    let house = House::new();
+    let here = |args: &[&str]| {
+        let mut command = house.command(args);
+        command.current_dir(house.path()).env("GPULAYER_HOME", "h").output().unwrap()
+    };
+    let ran = here(&["run", "--source", "none", "--", "echo", "hello"]);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "hello\n", "{ran:?}");
+    assert!(house.state().join("daemon.log").exists());
+    assert!(here(&["down", "--yes"]).status.success());
+}
+
+#[test]
 fn output_goes_where_the_program_sent_it_and_remarks_to_stderr() {
     let house = House::new();
     let run = house.run(&["run", "--source", "none", "--", "sh", "-c", "echo out; echo err >&2"]);

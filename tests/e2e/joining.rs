@@ -184,6 +184,23 @@ async fn a_worker_goes_on_in_the_background() {
     assert!(!environ.contains("glj_"), "the token is not passed on");
     assert!(worker(&house, &["stop"]).output().unwrap().status.success());
     assert!(!alive(pid));
+    // Names of places are read where they were given, though it works in another folder.
+    let mut near =
+        house.command(&["join", &url(&house), "--folder", "near", "--allow-root-tasks", "--detach"]);
+    near.current_dir(house.path())
+        .env("GPULAYER_HOME", "other")
+        .env("GPULAYER_JOIN_TOKEN_FILE", "h/join-token");
+    let output = near.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let pid = std::fs::read_to_string(house.path().join("near/lock")).unwrap();
+    let environ = std::fs::read_to_string(format!("/proc/{}/environ", pid.trim())).unwrap();
+    assert!(!environ.contains("JOIN_TOKEN"), "{environ}");
+    assert!(
+        environ.contains(&format!("GPULAYER_HOME={}", house.path().join("other").display())),
+        "{environ}"
+    );
+    let mut stop = house.command(&["worker", "stop", "--folder"]);
+    assert!(stop.arg(house.path().join("near")).output().unwrap().status.success());
     // One that cannot come back says why, with the end of its log.
     std::fs::write(far(&house).join("identity.json"), "{").unwrap();
     let broken = worker(&house, &["start"]).output().unwrap();

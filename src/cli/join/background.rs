@@ -3,12 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::error::JoinError;
 use crate::cli::on_demand::last_lines;
 use crate::cli::shown::quoted;
+use crate::config::background_variables;
 use crate::config::readiness::{self, Announced};
 use crate::process::detached;
 use crate::worker::{WorkerError, holder};
@@ -43,8 +44,8 @@ pub(super) fn start(folder: &Path) -> Result<(), JoinError> {
     let shown = folder.display().to_string();
     let spawned = readiness::pipe().and_then(|(waiting, telling)| {
         let arguments = ["worker", "start", "--folder", &shown, "--tell-ready"];
-        // Its working folder must not keep a file system busy that somebody wants to unmount.
-        detached::spawn(&PathBuf::from("/proc/self/exe"), &arguments, Path::new("/"), telling, output)?;
+        let variables = background_variables(&|name| std::env::var_os(name));
+        detached::spawn(Path::new("/proc/self/exe"), &arguments, variables, telling, output)?;
         Ok::<_, io::Error>(waiting)
     });
     let waiting = spawned.map_err(|source| JoinError::Spawn { source })?;
