@@ -64,7 +64,7 @@ pub use held::HeldTasks;
 pub use kept::KeptWorkspaces;
 use outbox::Outbox;
 pub use pause::Pause;
-use reporting::Reported;
+use reporting::{Reported, Unjudged};
 pub use room::{DiskRoom, worker_ballast};
 use running::LaunchError;
 use spares::Spares;
@@ -316,9 +316,7 @@ impl Handler<Flush> for TaskRunner {
                 have: self.around.held.list_for_acquire(),
                 leaving: false,
             });
-            let channel = Arc::clone(&self.around.options.channel);
-            let runner = ctx.address();
-            actix::spawn(async move { runner.do_send(reporting::report(channel, items, acquire).await) });
+            self.send(items, acquire, ctx.address());
         }
     }
 }
@@ -327,6 +325,12 @@ impl Handler<Reported> for TaskRunner {
     type Result = ();
 
     fn handle(&mut self, message: Reported, ctx: &mut Self::Context) {
+        if matches!(message.outcome, Err(Unjudged::TooLarge)) {
+            for items in self.outbox.parted(message.items) {
+                self.send(items, None, ctx.address());
+            }
+            return self.flush_soon(ctx);
+        }
         self.outbox.answered(message.items.iter().map(|item| item.task_id));
         for (task_id, event) in message.events() {
             self.on(task_id, event, ctx);
@@ -339,7 +343,8 @@ impl Handler<Reported> for TaskRunner {
                 self.obey(answer.orders, ctx);
             }
             // Whoever hears this ends the worker; nobody may hear it any more when it is ending already.
-            Err(end) => drop(self.around.options.session_over.send(end)),
+            Err(Unjudged::SessionOver(end)) => drop(self.around.options.session_over.send(end)),
+            Err(Unjudged::TooLarge) => {}
         }
         self.flush_soon(ctx);
     }
@@ -512,6 +517,11 @@ impl TaskRunner {
     fn report(&mut self, item: ReportItem, ctx: &mut Context<Self>) {
         self.outbox.push(item);
         self.flush_soon(ctx);
+    }
+
+    fn send(&self, items: Vec<ReportItem>, acquire: Option<AcquireRequest>, runner: Addr<Self>) {
+        let channel = Arc::clone(&self.around.options.channel);
+        actix::spawn(async move { runner.do_send(reporting::report(channel, items, acquire).await) });
     }
 
     fn flush_soon(&mut self, ctx: &mut Context<Self>) {

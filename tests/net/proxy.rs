@@ -13,7 +13,7 @@ use crate::stand::Stand;
 const PORT: u16 = 8080;
 
 /// nginx in front of the stand's server, on the same machine; it listens.
-async fn nginx(stand: &Stand) -> Program {
+async fn nginx(stand: &Stand, most_body: &str) -> Program {
     let folder = stand.server.folder().join("nginx");
     std::fs::create_dir_all(&folder).unwrap();
     let (shown, server, tls) = (folder.display(), stand.server.address(), stand.home().join("tls"));
@@ -28,7 +28,7 @@ async fn nginx(stand: &Stand) -> Program {
            server {{\n\
              listen {server}:{PORT} ssl;\n\
              ssl_certificate {tls}/cert.pem; ssl_certificate_key {tls}/key.pem;\n\
-             client_max_body_size 1m;\n\
+             client_max_body_size {most_body};\n\
              location / {{ proxy_pass https://{server}:8470; proxy_read_timeout 3s; }}\n\
            }}\n\
          }}\n\
@@ -38,7 +38,7 @@ async fn nginx(stand: &Stand) -> Program {
     let mut command = stand.server.command("nginx");
     command.args(["-e", "stderr", "-c"]).arg(folder.join("nginx.conf")).stdin(Stdio::null());
     let program = stand.server.start_program(&mut command);
-    // It writes its pid down once its ports are open.
+    // It writes its pid down once its ports are open, and removes it at its end.
     stand.eventually("nginx to listen", async || folder.join("pid").exists().then_some(())).await;
     program
 }
@@ -58,7 +58,7 @@ async fn proxied_worker(stand: &Stand, machine: &Machine, folder: &Path) -> Prog
 #[actix_rt::test]
 async fn a_worker_learns_how_long_the_proxy_lets_it_wait_and_does_not_spin() {
     let Some(stand) = Stand::lay().await else { return };
-    let _nginx = nginx(&stand).await;
+    let _nginx = nginx(&stand, "1m").await;
     let machine = stand.network.machine("w1");
     let _worker = proxied_worker(&stand, &machine, &machine.folder().join("w")).await;
     let cuts = || answered(&stand.server, "/v1/worker/acquire", 504);
@@ -80,7 +80,7 @@ async fn a_worker_learns_how_long_the_proxy_lets_it_wait_and_does_not_spin() {
 #[actix_rt::test]
 async fn outputs_larger_than_the_proxy_takes_at_once_come_in_parts() {
     let Some(stand) = Stand::lay().await else { return };
-    let _nginx = nginx(&stand).await;
+    let _nginx = nginx(&stand, "1m").await;
     let machine = stand.network.machine("w1");
     let _worker = proxied_worker(&stand, &machine, &machine.folder().join("w")).await;
     let spec = json!({
@@ -101,9 +101,36 @@ async fn outputs_larger_than_the_proxy_takes_at_once_come_in_parts() {
 }
 
 #[actix_rt::test]
+async fn an_end_larger_than_the_proxy_takes_waits_for_it_and_holds_up_no_other() {
+    let Some(stand) = Stand::lay().await else { return };
+    let nginx_before = nginx(&stand, "64k").await;
+    let machine = stand.network.machine("w1");
+    let _worker = proxied_worker(&stand, &machine, &machine.folder().join("w")).await;
+    let long = "n".repeat(200);
+    let many = stand
+        .submit(&json!({
+            "workload": {"command": {"shell": format!("for i in $(seq 300); do echo $i > $i-{long}.out; done")}},
+            "outputs": [{"path": "*.out"}],
+        }))
+        .await;
+    let said = "takes no report of this size";
+    stand.eventually("the warning", async || stand.said(&machine).contains(said).then_some(())).await;
+    for _ in 0..3 {
+        let other = stand.submit(&json!({"workload": {"command": {"argv": ["true"]}}})).await;
+        assert_eq!(stand.end(other).await.state, JobState::Succeeded);
+    }
+    assert_eq!(stand.job(many).await.state, JobState::Running);
+    nginx_before.terminate();
+    let _nginx = nginx(&stand, "1m").await;
+    let job = stand.end(many).await;
+    assert_eq!((job.state, job.outputs.len()), (JobState::Succeeded, 300));
+    assert_eq!(stand.said(&machine).matches(said).count(), 1, "it is said once");
+}
+
+#[actix_rt::test]
 async fn a_proxy_without_its_server_is_waited_for() {
     let Some(mut stand) = Stand::lay().await else { return };
-    let _nginx = nginx(&stand).await;
+    let _nginx = nginx(&stand, "1m").await;
     let machine = stand.network.machine("w1");
     let worker = proxied_worker(&stand, &machine, &machine.folder().join("w")).await;
     stand.stop_serving();

@@ -1,7 +1,7 @@
 //! What is to be reported: in batches, a few on their way at once, and never two things of one task at once, so
-//! that the server sees each task's reports in order.
+//! that the server sees each task's reports in order. (What a task yields goes beside it: it is numbered.)
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::contract::ids::TaskId;
 use crate::contract::protocol::{Report, ReportItem};
@@ -17,6 +17,8 @@ pub(super) struct Outbox {
     open: bool,
     due: Vec<ReportItem>,
     on_the_way: HashSet<TaskId>,
+    /// Those of them that have a call of their own, which counts for none of the few.
+    alone: HashSet<TaskId>,
     calls: usize,
 }
 
@@ -66,10 +68,24 @@ impl Outbox {
 
     /// A batch came back, whatever the answer.
     pub(super) fn answered(&mut self, tasks: impl IntoIterator<Item = TaskId>) {
-        self.calls -= 1;
+        let mut counted = true;
         for task_id in tasks {
             self.on_the_way.remove(&task_id);
+            counted &= !self.alone.remove(&task_id);
         }
+        self.calls -= usize::from(counted);
+    }
+
+    /// A batch of several tasks came back unjudged: each task's reports, to go on calls of their own. They stay on their
+    /// way, and other batches can go.
+    pub(super) fn parted(&mut self, batch: Vec<ReportItem>) -> Vec<Vec<ReportItem>> {
+        self.calls -= 1;
+        let mut by_task: BTreeMap<TaskId, Vec<ReportItem>> = BTreeMap::new();
+        for item in batch {
+            by_task.entry(item.task_id).or_default().push(item);
+        }
+        self.alone.extend(by_task.keys());
+        by_task.into_values().collect()
     }
 }
 
@@ -118,6 +134,30 @@ mod tests {
         assert_eq!(outbox.next_batch(), None, "two calls are on their way");
         outbox.answered(first.iter().map(|item| item.task_id));
         assert_eq!(outbox.next_batch(), Some(vec![phase(1), item(4, Report::Start)]));
+    }
+
+    #[test]
+    fn what_was_too_large_goes_task_by_task_and_holds_up_no_other() {
+        let mut outbox = Outbox::default();
+        outbox.open();
+        for item in [phase(1), item(2, Report::Start), phase(1)] {
+            outbox.push(item);
+        }
+        let batch = outbox.next_batch().unwrap();
+        outbox.push(item(9, Report::Start));
+        outbox.next_batch().unwrap();
+        assert_eq!(outbox.parted(batch), [vec![phase(1), phase(1)], vec![item(2, Report::Start)]]);
+        // Both are on their way still, and the call that brought them back has made room.
+        for item in [phase(2), item(3, Report::Start)] {
+            outbox.push(item);
+        }
+        assert_eq!(outbox.next_batch(), Some(vec![item(3, Report::Start)]));
+        outbox.push(item(4, Report::Start));
+        assert_eq!(outbox.next_batch(), None, "two calls are on their way");
+        outbox.answered([TaskId::from_u128(2)]);
+        assert_eq!(outbox.next_batch(), None, "and its end was of neither");
+        outbox.answered([TaskId::from_u128(9)]);
+        assert_eq!(outbox.next_batch(), Some(vec![phase(2), item(4, Report::Start)]));
     }
 
     #[test]

@@ -20,8 +20,18 @@ use crate::domain::task_run::Event;
 pub(super) struct Reported {
     /// What was reported.
     pub(super) items: Vec<ReportItem>,
-    /// One result per item; or the session ended first.
-    pub(super) outcome: Result<ReportAnswer, SessionEnd>,
+    /// One result per item, or why there is none.
+    pub(super) outcome: Result<ReportAnswer, Unjudged>,
+}
+
+/// Why a batch has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unjudged {
+    /// The session ended first.
+    SessionOver(SessionEnd),
+    /// Something on the way takes no bodies of this size: its tasks are to be reported one by one, so that what is too
+    /// large alone holds up no other.
+    TooLarge,
 }
 
 impl Reported {
@@ -60,6 +70,7 @@ pub(super) async fn report(
     acquire: Option<AcquireRequest>,
 ) -> Reported {
     let mut pause = Pause::new();
+    let mut warned = false;
     loop {
         let request = ReportRequest { items: items.clone(), acquire: acquire.clone() };
         match channel.report(request).await {
@@ -73,8 +84,17 @@ pub(super) async fn report(
                     "not every report was judged"
                 );
             }
-            Err(ChannelError::SessionOver(end)) => return Reported { items, outcome: Err(end) },
-            Err(ChannelError::TooLarge { .. }) if items.len() > 1 => return one_by_one(channel, items).await,
+            Err(ChannelError::SessionOver(end)) => {
+                return Reported { items, outcome: Err(Unjudged::SessionOver(end)) };
+            }
+            Err(ChannelError::TooLarge { .. }) => match items.as_slice() {
+                [item] if !std::mem::replace(&mut warned, true) => warn_of_size(item),
+                [_] => {}
+                [first, rest @ ..] if rest.iter().all(|item| item.task_id == first.task_id) => {
+                    return one_by_one(channel, items).await;
+                }
+                _ => return Reported { items, outcome: Err(Unjudged::TooLarge) },
+            },
             Err(ChannelError::Refused(problem)) if !problem.retryable => {
                 return refused(channel, items, *problem).await;
             }
@@ -84,6 +104,17 @@ pub(super) async fn report(
         }
         pause.wait().await;
     }
+}
+
+/// What cannot pass waits until it can: an end without its files would lose them.
+fn warn_of_size(item: &ReportItem) {
+    let size_bytes = serde_json::to_vec(item).map_or(0, |text| text.len());
+    tracing::error!(
+        task_id = %item.task_id,
+        size_bytes,
+        "something between here and the server takes no report of this size, such as an end with many outputs: raise its limit \
+         (in nginx `client_max_body_size 0`); until then this one is tried again every few seconds"
+    );
 }
 
 /// A whole batch was refused, though single items would have been judged: some item cannot be read there. Each
@@ -109,7 +140,7 @@ async fn one_by_one(channel: Arc<dyn WorkerChannel>, items: Vec<ReportItem>) -> 
                 together.orders.kill_task_ids.extend(answer.orders.kill_task_ids);
                 together.orders.revoked |= answer.orders.revoked;
             }
-            Err(end) => return Reported { items, outcome: Err(end) },
+            Err(unjudged) => return Reported { items, outcome: Err(unjudged) },
         }
     }
     Reported { items, outcome: Ok(together) }

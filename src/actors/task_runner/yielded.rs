@@ -25,8 +25,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::Surroundings;
 use super::collecting::{RoomPatience, publish, readable_by_task};
 use super::folder::{FUNCTION, TaskFolder, relative};
-use super::reporting;
+use super::reporting::{self, Unjudged};
 use crate::artifacts::{open_beneath, open_folder_beneath};
+use crate::contract::error_code::ErrorCode;
 use crate::contract::function::MOST_INLINE_BYTES;
 use crate::contract::ids::{Epoch, TaskId};
 use crate::contract::protocol::{Assignment, Report, ReportItem, ReportResult};
@@ -154,12 +155,20 @@ impl Yields {
         let channel = Arc::clone(&around.options.channel);
         // What its answer orders comes with the next heartbeat too.
         match reporting::report(channel, vec![item], None).await.outcome {
-            Ok(answer) if matches!(answer.results.first(), Some(ReportResult::Ok { .. })) => Ok(()),
-            Ok(_) => Err(Unbrought::Refused),
-            Err(end) => {
+            Ok(answer) => match answer.results.first() {
+                Some(ReportResult::Ok { .. }) => Ok(()),
+                Some(ReportResult::Refused { code: ErrorCode::StaleEpoch | ErrorCode::TaskEnded }) | None => {
+                    Err(Unbrought::Refused)
+                }
+                Some(ReportResult::Refused { code }) => {
+                    Err(Unbrought::Failed(format!("the server refused them: {}", code.word())))
+                }
+            },
+            Err(Unjudged::SessionOver(end)) => {
                 let _ = around.options.session_over.send(end);
                 Err(Unbrought::Refused)
             }
+            Err(Unjudged::TooLarge) => Err(Unbrought::Refused),
         }
     }
 }
