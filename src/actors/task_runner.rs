@@ -194,6 +194,10 @@ impl TaskRunner {
         if let Err(error) = function::install_runner(&options.folder) {
             // The first function tries again, and says so if there still is no room.
             tracing::warn!(%error, "the runner of functions could not be put in place");
+        } else if recovered.is_empty()
+            && let Err(error) = function::remove_other_runners(&options.folder)
+        {
+            tracing::warn!(%error, "the runner of another build could not be removed");
         }
         let environments = options.room.environments().clone();
         off_thread(move || environments.tidy());

@@ -1,11 +1,11 @@
 //! The worker's shims: started when needed, kept for the next task, adopted from a worker before.
 
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -304,6 +304,8 @@ fn pid_of(socket: &str) -> Option<u32> {
 /// Makes the folder of links, which tasks of other users can pass through, and removes what shims that are gone left.
 fn open_links(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o711).create(folder)?;
+    // Whatever this process' umask took from it.
+    std::fs::set_permissions(folder, Permissions::from_mode(0o711))?;
     for entry in std::fs::read_dir(folder)?.flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
         if !pid.is_some_and(is_shim) {

@@ -1,5 +1,7 @@
 //! Generators as functions: each value is kept once, whoever is killed in the middle.
 
+use std::path::Path;
+
 use gpulayer::contract::job::{Job, JobState, Sequence};
 use gpulayer::contract::yielded::YieldedValue;
 use serde_json::{Value, json};
@@ -115,19 +117,20 @@ async fn what_another_attempt_yields_again_is_known() {
     let job = submitted(&house, 20, &[10]).await;
     yielded(&house, &job, 10).await;
     // The first attempt dies of it, the second finds the gate open.
-    let runner = house.state().join("worker/runner/run.py");
-    kill_whoever_runs(runner.to_str().unwrap());
+    kill_whoever_runs(&house.state().join("worker/runner"));
     std::fs::write(house.path().join("10"), "").unwrap();
     let ended = house.end(job.id).await;
     assert_eq!((ended.state, ended.attempt), (JobState::Succeeded, 2), "{ended:?}");
     assert_counted(&house, &values(&house, &job).await, 20);
 }
 
-fn kill_whoever_runs(program: &str) {
+/// Whoever runs a program of this folder.
+fn kill_whoever_runs(folder: &Path) {
     for entry in std::fs::read_dir("/proc").unwrap() {
         let entry = entry.unwrap();
         let Ok(command) = std::fs::read(entry.path().join("cmdline")) else { continue };
-        if command.split(|byte| *byte == 0).any(|word| word == program.as_bytes()) {
+        let folder = folder.as_os_str().as_encoded_bytes();
+        if command.split(|byte| *byte == 0).any(|word| word.starts_with(folder)) {
             let pid: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

@@ -16,11 +16,14 @@ use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, statat, unlinkat};
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use super::Surroundings;
@@ -35,7 +38,8 @@ use crate::contract::spec::{Function, InputMode, Serializer};
 use crate::domain::task_run::called;
 use crate::process::{OUTCOMES_FILE, RAISED_FILE, RETURNED_FILE, has_exception, has_outcome};
 
-/// Where the runner lies in a worker's folder.
+/// Where the runner lies in a worker's folder, in one of its own for each build: what runs imports parts of it late, and
+/// must find those of its own.
 const RUNNER_FOLDER: &str = "runner";
 /// The program. It is short, since Python compiles it anew at each start.
 const RUN: &str = "run.py";
@@ -49,19 +53,33 @@ const FILES: [(&str, &str); 6] = [
     ("_gpulayer_runner/several.py", include_str!("../../../python/src/gpulayer/_runner/several.py")),
     ("_gpulayer_runner/yielding.py", include_str!("../../../python/src/gpulayer/_runner/yielding.py")),
 ];
+/// The folder of this build's runner: the first digits of the SHA-256 of its files.
+static BUILD: LazyLock<String> = LazyLock::new(|| {
+    let files = FILES.iter().flat_map(|(name, text)| [*name, "\0", *text, "\0"]);
+    let hashed = files.fold(Sha256::new(), |hash, part| hash.chain_update(part));
+    hex::encode(&hashed.finalize()[..8])
+});
+/// Held by whoever puts the runner in place, as several calls at once do where it was tidied away.
+static INSTALLING: Mutex<()> = Mutex::new(());
 const CALL_FILE: &str = "call.json";
 /// The mode of its folders: the task's own user, to whom they are given, is alone with them.
 const PRIVATE: u32 = 0o700;
 
 /// The program that calls functions, in this worker's folder.
 pub(super) fn runner(worker_folder: &Path) -> PathBuf {
-    worker_folder.join(RUNNER_FOLDER).join(RUN)
+    worker_folder.join(RUNNER_FOLDER).join(&*BUILD).join(RUN)
 }
 
-/// Puts it there as this build has it. Any task's user may read it.
+/// Puts it there as this build has it. Any task's user may read it, whatever this process' umask is.
 pub(super) fn install_runner(worker_folder: &Path) -> io::Result<()> {
-    let folder = worker_folder.join(RUNNER_FOLDER);
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder.join(PACKAGE))?;
+    let _alone = INSTALLING.lock();
+    let mut folder = worker_folder.to_owned();
+    for name in [RUNNER_FOLDER, &BUILD, PACKAGE] {
+        folder.push(name);
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+    }
+    let folder = worker_folder.join(RUNNER_FOLDER).join(&*BUILD);
     for (name, text) in FILES {
         let path = folder.join(name);
         if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
@@ -72,6 +90,20 @@ pub(super) fn install_runner(worker_folder: &Path) -> io::Result<()> {
         fs::write(&new, text)?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
         fs::rename(&new, &path)?;
+    }
+    Ok(())
+}
+
+/// Removes the runners of other builds, which no task needs any more.
+pub(super) fn remove_other_runners(worker_folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(worker_folder.join(RUNNER_FOLDER))? {
+        let entry = entry?;
+        if entry.file_name().to_str() != Some(&BUILD) {
+            match entry.file_type()?.is_dir() {
+                true => fs::remove_dir_all(entry.path())?,
+                false => fs::remove_file(entry.path())?,
+            }
+        }
     }
     Ok(())
 }
@@ -92,7 +124,7 @@ pub(super) async fn lay_out(
         move || {
             let made = make(&at, &call.file, with_values);
             // It may have been tidied away with other files of that age.
-            let folder = worker_folder.join(RUNNER_FOLDER);
+            let folder = worker_folder.join(RUNNER_FOLDER).join(&*BUILD);
             let is_there = || FILES.iter().all(|(name, _)| folder.join(name).exists());
             let made = made.and_then(|()| if is_there() { Ok(()) } else { install_runner(&worker_folder) });
             made.map_err(|error| not_prepared(&error))
@@ -238,4 +270,31 @@ fn read_text(file: &mut File, is_json: bool) -> io::Result<String> {
     // What is not JSON would not be shown at all.
     serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)?;
     String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runner_is_everybodys_to_read_and_each_builds_own() {
+        let worker = tempfile::tempdir().unwrap();
+        let others = worker.path().join(RUNNER_FOLDER);
+        fs::create_dir_all(others.join("0123456789abcdef")).unwrap();
+        fs::write(others.join(RUN), "of a build that had no folders").unwrap();
+        let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let installed = install_runner(worker.path());
+        rustix::process::umask(umask);
+        installed.unwrap();
+        let run = runner(worker.path());
+        for path in [run.as_path(), run.parent().unwrap(), &run.with_file_name(PACKAGE), &others] {
+            let mode = fs::metadata(path).unwrap().mode();
+            assert_eq!(mode & 0o044, 0o044, "{}: {mode:o}", path.display());
+        }
+        remove_other_runners(worker.path()).unwrap();
+        let left: Vec<_> = fs::read_dir(&others).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left, [run.parent().unwrap()]);
+        install_runner(worker.path()).unwrap();
+        assert_eq!(fs::read_to_string(&run).unwrap(), FILES[0].1);
+    }
 }
