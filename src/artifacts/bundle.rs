@@ -1,6 +1,6 @@
 //! Source bundles: a folder as one deterministic tar, so that the same tree has the same digest anywhere. Three
 //! steps: [`plan`] walks and judges, [`digest`] hashes unless the stat cache knows the answer, [`write`] streams
-//! the bytes. Owns the rules of what travels; never follows a link.
+//! the bytes; where somebody writes to the tree meanwhile, [`snapshot`] does the latter two at once. Owns the rules of what travels; never follows a link.
 
 mod archive;
 mod ignores;
@@ -8,6 +8,7 @@ mod source_root;
 mod stat_cache;
 mod walk;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -174,7 +175,7 @@ pub enum BundleError {
         limit: usize,
     },
     /// Somebody wrote to a file while it was read; try again.
-    #[error("{} changed while it was read", path.display())]
+    #[error("{} changed while it was read; where a program writes to it all the time, name it in .gpulayerignore", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
@@ -248,6 +249,11 @@ impl Plan {
     pub fn size_bytes(&self) -> u64 {
         archive::size_bytes(&self.entries)
     }
+
+    /// Whether a file was written to a moment before the tree was looked at, and so may be written to again.
+    pub fn is_restless(&self) -> bool {
+        !stat_cache::is_still(self)
+    }
 }
 
 /// The bundle's digest. With a cache folder, a tree whose names, sizes and times are those of last time is not
@@ -268,6 +274,19 @@ pub fn digest(plan: &Plan, cache_folder: Option<&Path>) -> Result<Bundle, Bundle
 /// sent so far are worthless.
 pub fn write(plan: &Plan, to: impl Write) -> Result<Digest, BundleError> {
     archive::write(plan, to)
+}
+
+/// Reads the tree once, into `spool`, which is empty: each file as it is by now, and those that are gone not at all. One
+/// that is written to all the while is as long as it was when it was opened, which is right for a log that grows.
+pub fn snapshot(plan: &Plan, spool: &mut File) -> Result<Bundle, BundleError> {
+    let snapshot = archive::snapshot(plan, spool)?;
+    let left_out = plan.left_out.clone();
+    Ok(Bundle {
+        digest: snapshot.digest,
+        size_bytes: snapshot.size_bytes,
+        file_count: snapshot.file_count,
+        left_out,
+    })
 }
 
 fn bundle(plan: &Plan, digest: Digest) -> Bundle {

@@ -12,7 +12,7 @@ use super::error::CliError;
 use super::screen::say;
 use super::shown::size;
 use super::spec_building::Draft;
-use crate::artifacts::bundle::{self, LeftOut, LeftOutReason, PlanOptions, SourceRoot};
+use crate::artifacts::bundle::{self, BundleError, LeftOut, LeftOutReason, PlanOptions, SourceRoot};
 use crate::client::Client;
 use crate::config::Places;
 use crate::contract::artifact::Digest;
@@ -37,6 +37,11 @@ pub(super) struct Parcel {
 enum Origin {
     File(PathBuf),
     Folder(Box<bundle::Plan>),
+    /// Of a folder, as it was read.
+    Spooled {
+        root: PathBuf,
+        spool: Spool,
+    },
 }
 
 /// What goes along with a job.
@@ -178,6 +183,7 @@ impl Baggage {
         self.parcels.iter().map(|parcel| match &parcel.origin {
             Origin::File(path) => (path.as_path(), parcel.digest),
             Origin::Folder(plan) => (plan.root(), parcel.digest),
+            Origin::Spooled { root, .. } => (root.as_path(), parcel.digest),
         })
     }
 
@@ -213,15 +219,25 @@ impl Parcel {
         root: &Path,
         places: &Places,
     ) -> Result<(Self, String, Vec<LeftOutOfSource>), CliError> {
-        let fault =
-            |source: bundle::BundleError| CliError::Bundle { path: root.to_owned(), source: source.into() };
+        let fault = |source: BundleError| CliError::Bundle { path: root.to_owned(), source: source.into() };
         let own_folders = vec![places.home.clone(), places.state.clone()];
         let plan =
             bundle::plan(root, &PlanOptions { own_folders, ..PlanOptions::default() }).map_err(fault)?;
         let cache = places.home.join("cache/bundles");
-        let made = bundle::digest(&plan, Some(&cache)).map_err(fault)?;
+        let made = match plan.is_restless() {
+            true => Err(BundleError::Changed { path: root.to_owned() }),
+            false => bundle::digest(&plan, Some(&cache)),
+        };
+        let (made, origin) = match made {
+            // Somebody writes there: what is named must be what is sent.
+            Err(BundleError::Changed { .. }) => {
+                let mut spool = Spool::create()?;
+                let made = bundle::snapshot(&plan, &mut spool.file).map_err(fault)?;
+                (made, Origin::Spooled { root: plan.root().to_owned(), spool })
+            }
+            made => (made.map_err(fault)?, Origin::Folder(Box::new(plan))),
+        };
         let remark = remark(made.file_count, made.size_bytes, &made.left_out);
-        let origin = Origin::Folder(Box::new(plan));
         Ok((
             Self { digest: made.digest, size_bytes: made.size_bytes, origin },
             remark,
@@ -234,6 +250,9 @@ impl Parcel {
         let plan = match &self.origin {
             Origin::File(path) => {
                 return Ok(client.upload(&self.digest, path, self.size_bytes, |_| {}).await?);
+            }
+            Origin::Spooled { spool, .. } => {
+                return Ok(client.upload(&self.digest, &spool.path, self.size_bytes, |_| {}).await?);
             }
             Origin::Folder(plan) => plan,
         };
@@ -255,7 +274,7 @@ impl Spool {
         use std::os::unix::fs::OpenOptionsExt;
         let name = format!("gpulayer-bundle-{}", hex::encode(rand::random::<[u8; 8]>()));
         let path = std::env::temp_dir().join(name);
-        let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
         match file {
             Ok(file) => Ok(Self { path, file }),
             Err(source) => Err(CliError::File { operation: "make", path, source }),

@@ -60,7 +60,7 @@ pub(super) fn row(
         notes.push(format!("on {}, one of several of this name", worker.capabilities.hostname));
     }
     let telemetry = worker.telemetry.unwrap_or_default();
-    let total = size(worker.capabilities.memory_bytes);
+    let offered = worker.capabilities.memory_bytes;
     vec![
         short_id(&worker.id.to_string()),
         harmless(&worker.name, false),
@@ -70,8 +70,9 @@ pub(super) fn row(
         gpus::count(&worker.capabilities.gpus, held),
         telemetry.load.map(|load| format!("{load:.1}")).unwrap_or_default(),
         match telemetry.memory_available_bytes {
-            Some(available) => format!("{} free of {total}", size(available)),
-            None => total,
+            // Of the machine, of which it may offer a part.
+            Some(available) => format!("{} free of {}", size(available.min(offered)), size(offered)),
+            None => size(offered),
         },
         telemetry.disk_free_bytes.map(size).unwrap_or_default(),
         harmless(&version(&worker.capabilities.version, server), false),

@@ -1,7 +1,7 @@
 //! Bundles: what travels, what does not, and that nothing but the tree decides the digest.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 
 use gpulayer::artifacts::bundle::{
@@ -202,4 +202,58 @@ fn a_file_that_changes_under_us_is_named() {
     fs::remove_file(folder.path().join("a")).unwrap();
     std::os::unix::fs::symlink("/etc/hostname", folder.path().join("a")).unwrap();
     assert!(matches!(bundle::write(&planned, std::io::sink()), Err(BundleError::Changed { .. })));
+}
+
+#[test]
+fn a_snapshot_is_the_same_bundle_and_takes_files_as_they_are_by_now() {
+    let folder = tempfile::tempdir().unwrap();
+    trees::write(folder.path(), "log", b"one line\n");
+    trees::write(folder.path(), "sub/code.py", b"pass\n");
+    let planned = plan(folder.path(), &PlanOptions::default()).unwrap();
+    assert!(planned.is_restless(), "it was written to a moment ago");
+    let snapshot = |planned: &bundle::Plan| {
+        let mut spool = tempfile::tempfile().unwrap();
+        let made = bundle::snapshot(planned, &mut spool).unwrap();
+        let mut bytes = Vec::new();
+        spool.rewind().unwrap();
+        spool.read_to_end(&mut bytes).unwrap();
+        (made, bytes)
+    };
+    let mut written = Vec::new();
+    let digest = write(&planned, &mut written).unwrap();
+    let (made, bytes) = snapshot(&planned);
+    assert_eq!((made.digest, made.file_count, made.size_bytes), (digest, 2, written.len() as u64));
+    assert!(bytes == written);
+
+    trees::write(folder.path(), "log", b"one line\nand another\n");
+    fs::remove_file(folder.path().join("sub/code.py")).unwrap();
+    let (made, bytes) = snapshot(&planned);
+    let anew = plan(folder.path(), &PlanOptions::default()).unwrap();
+    written.clear();
+    assert_eq!(write(&anew, &mut written).unwrap(), made.digest);
+    assert!(bytes == written);
+    assert_eq!(made.file_count, 1);
+}
+
+#[test]
+fn a_file_that_is_written_to_all_the_while_is_taken_as_it_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    trees::write(folder.path(), "log", &vec![b'x'; 1 << 20]);
+    let planned = plan(folder.path(), &PlanOptions::default()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut log = fs::OpenOptions::new().append(true).open(folder.path().join("log")).unwrap();
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                log.write_all(b"more").unwrap();
+            }
+        });
+        for _ in 0..20 {
+            let mut spool = tempfile::tempfile().unwrap();
+            let made = bundle::snapshot(&planned, &mut spool).unwrap();
+            assert_eq!(made.size_bytes, spool.metadata().unwrap().len());
+            assert_eq!(made.size_bytes % 512, 0);
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }

@@ -3,7 +3,7 @@
 //! the digest of an unchanged tree.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 
 use sha2::{Digest as _, Sha256};
@@ -18,6 +18,8 @@ const BLOCK: u64 = 512;
 const END: [u8; 1024] = [0; 1024];
 /// Field widths of a ustar header.
 const NAME_BYTES: usize = 100;
+/// So often a file is read anew that was written to meanwhile; one that never rests is taken as it comes.
+const RESTLESS_TRIES: u32 = 3;
 /// The largest size in eleven octal digits; above it stands a pax record.
 const MAX_USTAR_SIZE: u64 = (1 << 33) - 1;
 
@@ -53,6 +55,73 @@ pub(super) fn write(plan: &Plan, to: impl Write) -> Result<Digest, BundleError> 
     Ok(Digest::from_bytes(out.hash.finalize().into()))
 }
 
+/// A tree as it was read once.
+pub(super) struct Snapshot {
+    pub(super) digest: Digest,
+    pub(super) size_bytes: u64,
+    pub(super) file_count: u64,
+}
+
+/// See [`super::snapshot`].
+pub(super) fn snapshot(plan: &Plan, spool: &mut File) -> Result<Snapshot, BundleError> {
+    let failed = |source| BundleError::Write { root: plan.root.clone(), source };
+    let mut buffer = vec![0; 128 * 1024];
+    let mut file_count = 0;
+    for entry in &plan.entries {
+        match &entry.kind {
+            PlanKind::File(_) => file_count += u64::from(take_file(plan, entry, spool, &mut buffer)?),
+            _ => spool.write_all(&headers(entry)).map_err(failed)?,
+        }
+    }
+    spool.write_all(&END).map_err(failed)?;
+    let size_bytes = spool.stream_position().map_err(failed)?;
+    spool.rewind().map_err(failed)?;
+    let mut hashing = Hashing { hash: Sha256::new(), to: io::sink() };
+    io::copy(spool, &mut hashing).map_err(failed)?;
+    Ok(Snapshot { digest: Digest::from_bytes(hashing.hash.finalize().into()), size_bytes, file_count })
+}
+
+/// Appends a file as it is now; whether it is there.
+fn take_file(
+    plan: &Plan,
+    entry: &PlanEntry,
+    spool: &mut File,
+    buffer: &mut [u8],
+) -> Result<bool, BundleError> {
+    let failed = |source| BundleError::Write { root: plan.root.clone(), source };
+    let begin = spool.stream_position().map_err(failed)?;
+    for tries_left in (0..RESTLESS_TRIES).rev() {
+        let Some(mut file) = open(plan, entry)? else { return Ok(false) };
+        let stat = |file: &File| {
+            FileStat::of_file(file).map_err(BundleError::at("look at", &plan.root.join(&entry.path)))
+        };
+        let before = stat(&file)?;
+        let kind = PlanKind::File(before);
+        let size_bytes = before.size_bytes;
+        spool.write_all(&headers(&PlanEntry { path: entry.path.clone(), kind })).map_err(failed)?;
+        let whole = copy(plan, entry, &mut file, size_bytes, spool, buffer)?;
+        if whole && (tries_left == 0 || stat(&file)? == before) {
+            let padding = padded(size_bytes) - size_bytes;
+            spool.write_all(&END[..padding as usize]).map_err(failed)?;
+            return Ok(true);
+        }
+        spool.seek(SeekFrom::Start(begin)).and_then(|_| spool.set_len(begin)).map_err(failed)?;
+    }
+    Err(BundleError::Changed { path: plan.root.join(&entry.path) })
+}
+
+/// The file of an entry; `None` = it is not there any more, or is no file.
+fn open(plan: &Plan, entry: &PlanEntry) -> Result<Option<File>, BundleError> {
+    let Ok(relative) = RelativePath::new(&entry.path) else { return Ok(None) };
+    match open_beneath(plan.folder.as_fd(), &relative) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+            Ok(None)
+        }
+        Err(error) => Err(BundleError::at("open", &plan.root.join(&entry.path))(error)),
+    }
+}
+
 fn copy_file(
     plan: &Plan,
     entry: &PlanEntry,
@@ -62,31 +131,37 @@ fn copy_file(
 ) -> Result<(), BundleError> {
     let path = plan.root.join(&entry.path);
     let changed = || BundleError::Changed { path: path.clone() };
-    let relative = RelativePath::new(&entry.path).map_err(|_| changed())?;
-    let mut file = open_beneath(plan.folder.as_fd(), &relative).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => changed(),
-        _ => BundleError::at("open", &path)(error),
-    })?;
+    let mut file = open(plan, entry)?.ok_or_else(changed)?;
     let same = |file: &File| -> Result<bool, BundleError> {
         Ok(FileStat::of_file(file).map_err(BundleError::at("look at", &path))? == *planned)
     };
-    if !same(&file)? {
-        return Err(changed());
-    }
-    let mut left = planned.size_bytes;
+    let read = same(&file)? && copy(plan, entry, &mut file, planned.size_bytes, out, buffer)? && same(&file)?;
+    if read { Ok(()) } else { Err(changed()) }
+}
+
+/// Copies so many bytes; `false` = there are less.
+fn copy(
+    plan: &Plan,
+    entry: &PlanEntry,
+    file: &mut File,
+    size_bytes: u64,
+    out: &mut impl Write,
+    buffer: &mut [u8],
+) -> Result<bool, BundleError> {
+    let mut left = size_bytes;
     while left > 0 {
         let want = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         let count = match file.read(&mut buffer[..want]) {
-            Ok(0) => return Err(changed()),
+            Ok(0) => return Ok(false),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(BundleError::at("read", &path)(error)),
+            Err(error) => return Err(BundleError::at("read", &plan.root.join(&entry.path))(error)),
         };
         out.write_all(&buffer[..count])
             .map_err(|source| BundleError::Write { root: plan.root.clone(), source })?;
         left -= count as u64;
     }
-    if same(&file)? { Ok(()) } else { Err(changed()) }
+    Ok(true)
 }
 
 /// All that stands before an entry's content.

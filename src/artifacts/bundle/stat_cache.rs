@@ -28,7 +28,7 @@ impl StatCache {
         Self {
             file: folder.join(hex::encode(&root[..16])),
             fingerprint: fingerprint(plan),
-            trusted: newest_ns(plan) < plan.taken_ns.saturating_sub(RACY_NS),
+            trusted: is_still(plan),
         }
     }
 
@@ -59,6 +59,11 @@ impl StatCache {
         writeln!(file, "{} {}", self.fingerprint.hex(), digest.hex())?;
         fs::rename(&temporary, &self.file)
     }
+}
+
+/// Whether the last write to any file was a while before the tree was looked at.
+pub(super) fn is_still(plan: &Plan) -> bool {
+    newest_ns(plan) < plan.taken_ns.saturating_sub(RACY_NS)
 }
 
 fn newest_ns(plan: &Plan) -> i64 {

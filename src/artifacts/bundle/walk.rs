@@ -15,6 +15,8 @@ use super::super::listing::{Entry, FileStat, Listing, list};
 use super::ignores::Rules;
 use super::{BundleError, LeftOut, LeftOutReason, Plan, PlanEntry, PlanKind, PlanOptions};
 
+/// So many single files that a pattern left out deep in the tree are named.
+const MOST_DEEP_FILES: usize = 256;
 const VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".svn", ".jj"];
 const CACHES: [&str; 5] =
     ["__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"];
@@ -37,11 +39,13 @@ pub fn plan(root: &Path, options: &PlanOptions) -> Result<Plan, BundleError> {
         user: rustix::process::geteuid().as_raw(),
         entries: Vec::new(),
         left_out: Vec::new(),
+        deep_files: 0,
     };
     walk.run()?;
     let Walk { root, folder, mut entries, mut left_out, .. } = walk;
     entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    left_out.sort_by(|a, b| a.path.cmp(&b.path));
+    // Whoever has room for a few names takes the first.
+    left_out.sort_by(|a, b| (is_deep_file(a), &a.path).cmp(&(is_deep_file(b), &b.path)));
     check_size(&root, &entries, options.max_bytes)?;
     Ok(Plan { root, folder, entries, left_out, taken_ns })
 }
@@ -84,6 +88,14 @@ struct Walk {
     user: u32,
     entries: Vec<PlanEntry>,
     left_out: Vec<LeftOut>,
+    /// How many of them are single ignored files deep in the tree.
+    deep_files: usize,
+}
+
+/// A single file deep in the tree that a pattern left out.
+fn is_deep_file(left: &LeftOut) -> bool {
+    let ignored = matches!(left.reason, LeftOutReason::Ignored | LeftOutReason::OwnIgnored);
+    ignored && left.path.contains('/') && !left.path.ends_with('/')
 }
 
 impl Walk {
@@ -199,12 +211,15 @@ impl Walk {
         self.left_out.push(LeftOut { path, reason, size_bytes: 0, at_least: false });
     }
 
-    /// Names what a person should know of: not every ignored file and cache deep in the tree.
+    /// Names what a person should know of: not every cache deep in the tree, nor thousands of ignored files.
     fn leave_out_entry(&mut self, path: String, entry: &Entry, reason: LeftOutReason) {
         let is_folder = entry.kind == FileType::Directory;
         let deep = path.contains('/');
         let worth_naming = match reason {
-            LeftOutReason::Ignored | LeftOutReason::OwnIgnored => is_folder || !deep,
+            LeftOutReason::Ignored | LeftOutReason::OwnIgnored if !is_folder && deep => {
+                self.deep_files += 1;
+                self.deep_files <= MOST_DEEP_FILES
+            }
             LeftOutReason::Cache => !deep,
             _ => true,
         };
