@@ -80,7 +80,7 @@ def test_what_to_do_comes_before_what_shows_it(client: gl.Client) -> None:
     evidence = (kernel, "epoch 3")
     end = gl.End("oom_killed", "user", detail="peak 64 MiB", evidence=evidence, advice="--memory 128MiB")
     told = str(gl.JobFailedError(job, end, ("epoch 3",))).splitlines()
-    assert told[1:3] == ["  peak 64 MiB", "  try: --memory 128MiB"]
+    assert told[1:3] == ["  peak 64 MiB", '  try: memory="128MiB"']
     assert told[3] == "  evidence:" and told[4].startswith("    oom-kill:") and told[4].endswith("…")
     assert len(told[4]) <= 104 and told[5:] == ["  the end of its log:", "    epoch 3"]
 

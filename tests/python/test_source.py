@@ -138,7 +138,7 @@ def test_what_is_known_of_the_end_beyond_the_exception_comes_with_it() -> None:
     failure = error_of({**told, "traceback": "Traceback …"}, "…abc", end)
     assert type(failure) is OSError
     lines = str(failure.__cause__).split("\n")
-    assert lines[2:6] == ["Traceback …", "[in job …abc]", "[job: oom_killed: peak 200 MiB of 200 MiB]", "[--memory 400MiB]"]
+    assert lines[2:6] == ["Traceback …", "[in job …abc]", "[job: oom_killed: peak 200 MiB of 200 MiB]", '[memory="400MiB"]']
     plain = error_of({**told, "traceback": "Traceback …"}, "…abc", End("exit_nonzero", "user", 1, detail="exited with status 1"))
     assert str(plain.__cause__) == '\n"""\nTraceback …\n[in job …abc]\n"""'
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import gpulayer as gl
 import pytest
+from gpulayer.advice import in_words
 from gpulayer.endpoint import Endpoint, connection_string
 from gpulayer.quantities import shown_size, shown_span, size_bytes, span_s
 from gpulayer.server_choice import Choice, choose
@@ -326,3 +327,29 @@ def test_a_word_that_is_nearly_one_is_told_at_once() -> None:
 def test_short_times_are_not_shown_as_none() -> None:
     shown = [shown_span(span) for span in (0, 0.0002, 0.023, 0.9994, 0.9996, 3.21, 130, 3900)]
     assert shown == ["0.0s", "1ms", "23ms", "999ms", "1.0s", "3.2s", "2m10s", "1h05m"]
+
+
+@pytest.mark.parametrize(
+    "advice, words",
+    [
+        ("--memory 128MiB", 'memory="128MiB"'),
+        (".gitignore left data/ out: --input data/ or --here", '.gitignore left data/ out: inputs={"data/": "data/"}'),
+        ("much is reserved, --env A_B=c:True", 'much is reserved, env={"A_B": "c:True"}'),
+        ("a smaller batch: --env X_Y=false, or X_Z", 'a smaller batch: env={"X_Y": "false"}, or X_Z'),
+        ("--env GLOO_SOCKET_IFNAME chooses the network", "env= with GLOO_SOCKET_IFNAME chooses the network"),
+        ("--retries with --retry-on gpu_error tries", 'retries= with retry_on=["gpu_error"] tries'),
+        ("a job sees only the GPUs it asks for: --gpus 1. If", "a job sees only the GPUs it asks for: gpus=1. If"),
+        ("what is not in the folder comes with --input; a program", "what is not in the folder comes with inputs=; a program"),
+        ("ask for more with --memory, or use less", "ask for more with memory=, or use less"),
+    ],
+)
+def test_advice_is_in_the_words_of_this_package(advice: str, words: str) -> None:
+    assert in_words(advice) == words
+
+
+def test_no_rule_of_the_server_advises_flags_that_python_has_not() -> None:
+    rules = Path(__file__).parents[2] / "src/domain/verdict/rules.toml"
+    advised = re.findall(r'^advice = "(.*)"$', rules.read_text(), re.MULTILINE)
+    assert len(advised) > 20
+    spoken = [in_words(advice) for advice in advised]
+    assert [words for words in spoken if "--" in words or "here=" in words] == []

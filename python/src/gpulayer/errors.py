@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
+from .advice import in_words
+
 if TYPE_CHECKING:
     from .job_handle import Job
     from .records import End, Fault
@@ -199,7 +201,7 @@ class JobFailedError(GPUlayerError):
         lines = [f"{job.noun} {job} {job.state.replace('_', ' ')}{reason}"]
         lines += [f"  {end.detail}"] if end.detail else []
         if end.advice:
-            lines.append(f"  try: {end.advice}")
+            lines.append(f"  try: {in_words(end.advice)}")
             if "folder that is sent" in end.advice and not job.record.spec.get("source"):
                 lines.append('  no folder was sent with it: source="." sends the current one')
         # What the log quotes is not said twice, and a line of the kernel's log not whole: `end` has it.

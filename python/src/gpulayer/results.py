@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
 from . import artifacts, routes, source
+from .advice import in_words
 from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
 from .session import Session
 
@@ -184,7 +185,7 @@ def error_of(told: Mapping[str, Any], job: str, end: Optional[End] = None) -> Ex
     traceback = _with_lines(str(told.get("traceback") or ""))
     name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
     dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
-    advice = _why_lost(name, message) or advice or (end.advice if end is not None else None)
+    advice = _why_lost(name, message) or advice or (in_words(end.advice) if end is not None and end.advice else None)
     lost = _LOST.search(message) if name == "ModuleNotFoundError" else None
     if lost is not None and advice and "." in lost.group(1):
         top = lost.group(1).partition(".")[0]

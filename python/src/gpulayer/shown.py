@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from . import tables
+from .advice import in_words
 from .quantities import shown_size, shown_span
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def end(record: End) -> str:
             ("signal", record.signal or ""),
             ("detail", record.detail or ""),
             *(("evidence", line) for line in record.evidence),
-            ("try", record.advice or ""),
+            ("try", in_words(record.advice or "")),
             ("took", "" if record.duration_s is None else shown_span(record.duration_s)),
             ("peak memory", "" if record.peak_memory_bytes is None else shown_size(record.peak_memory_bytes)),
         ]
