@@ -1,6 +1,7 @@
 //! The builder: this binary under another name, run by a task's shim before its program, with the task's rights. It
 //! finds the environment, waits for whoever builds it, or builds it, and hands its lock to the shim.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -88,6 +89,7 @@ fn serve() -> Result<(), Failure> {
         workspace: &workspace,
         timeout: order.timeout,
         pythons: order.pythons.into_iter().map(PathBuf::from).collect(),
+        waits: Waits::default(),
     };
     let (built, held) = build.find_or_make()?;
     let project = order.recipe.project().map(|folder| workspace.join(folder).join("src"));
@@ -124,6 +126,7 @@ struct Build<'a> {
     tools: Tools<'a>,
     timeout: Seconds,
     pythons: Vec<PathBuf>,
+    waits: Waits,
 }
 
 /// How the interpreter is looked for.
@@ -215,7 +218,7 @@ impl Build<'_> {
             return Ok(None);
         }
         let path = self.layout.lock(key.as_str());
-        let held = wait_for(&path, false, wait_note()).map_err(Failure::file("lock", &path))?;
+        let held = self.wait(&path, false, Wait::Lock)?;
         held.touch();
         // It may have gone in between.
         Ok(notes::complete(self.layout, key).map(|built| (built, held)))
@@ -223,13 +226,20 @@ impl Build<'_> {
 
     /// The environment, built by this process if nobody else does.
     fn made(&self, key: &Key, interpreter: &Interpreter) -> Result<(Built, Held), Failure> {
-        let path = self.layout.lock(key.as_str());
-        let mut note = wait_note();
+        if let Some(found) = self.held(key)? {
+            return Ok(found);
+        }
+        // Not the lock of who uses it: that one is had alone only when all tasks in it have ended.
+        let _builds = self.wait(&self.layout.build_lock(key.as_str()), true, Wait::Build)?;
+        let lock = self.layout.lock(key.as_str());
         loop {
+            // Once more: who was waited for has built it. Before others may build, it is kept.
             if let Some(found) = self.held(key)? {
                 return Ok(found);
             }
-            let alone = wait_for(&path, true, &mut note).map_err(Failure::file("lock", &path))?;
+            let without_python = self.layout.marker(key).exists();
+            let alone = self.wait(&lock, true, if without_python { Wait::Users } else { Wait::Lock })?;
+            // A builder of an earlier version has only this lock.
             if notes::complete(self.layout, key).is_none() {
                 if let Some(refused) = Refused::of(self.layout, key) {
                     refused.said.lines().for_each(say);
@@ -239,8 +249,13 @@ impl Build<'_> {
                 self.build(key, interpreter)
                     .inspect_err(|failure| Refused::note(self.layout, key, failure))?;
             }
+            // Who removes environments may be faster now: then it is built once more.
             drop(alone);
         }
+    }
+
+    fn wait(&self, lock: &Path, alone: bool, what: Wait) -> Result<Held, Failure> {
+        wait_for(lock, alone, || self.waits.say(what)).map_err(Failure::file("lock", lock))
     }
 
     /// Ends this process when what follows takes too long.
@@ -325,13 +340,34 @@ impl Build<'_> {
     }
 }
 
-/// Says once that somebody else is waited for.
-fn wait_note() -> impl FnMut() {
-    let mut said = false;
-    move || {
-        if !std::mem::replace(&mut said, true) {
-            say("gpulayer: waiting for this Python environment, which another task builds");
+/// Who is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// A task that builds it.
+    Build,
+    /// The tasks in it, which a build would take it away from.
+    Users,
+    /// Whoever it is: the worker that sees whether it can be removed, or a builder of an earlier version.
+    Lock,
+}
+
+/// What this process has said of its waiting: each thing once.
+#[derive(Debug, Default)]
+struct Waits(RefCell<Vec<Wait>>);
+
+impl Waits {
+    fn say(&self, what: Wait) {
+        if self.0.borrow().contains(&what) {
+            return;
         }
+        self.0.borrow_mut().push(what);
+        say(match what {
+            Wait::Build => "gpulayer: waiting for this Python environment, which another task builds",
+            Wait::Users => {
+                "gpulayer: this Python environment has lost its Python and is built anew when the tasks that use it have ended"
+            }
+            Wait::Lock => "gpulayer: waiting for this Python environment, which another process has locked",
+        });
     }
 }
 

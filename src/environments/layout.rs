@@ -3,7 +3,8 @@
 //! | name | meaning |
 //! |---|---|
 //! | `<key>/` | an environment; `gpulayer-complete.json` in it is the last file of its build |
-//! | `<key>.lock` | shared by who uses it, alone by who builds or removes it; its time of change is the last use |
+//! | `<key>.build` | alone by who builds it, until it is complete: the others that want it wait for this one |
+//! | `<key>.lock` | shared by who uses it, alone by who changes or removes it; its time of change is the last use |
 //! | `answers/<key>.json` | which environment a question led to |
 //! | `refusals/<key>.json` | what `uv` said when it refused to make one, for a minute |
 //! | `uv-cache/`, `uv-cache.lock` | what `uv` downloaded and built; shared by builds, alone by who removes it |
@@ -36,6 +37,11 @@ impl Layout {
     /// Of an environment, or of the cache.
     pub(super) fn lock(&self, name: &str) -> PathBuf {
         self.0.join(format!("{name}.lock"))
+    }
+
+    /// What is held by who builds one.
+    pub(super) fn build_lock(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.build"))
     }
 
     pub(super) fn answer(&self, question: &Key) -> PathBuf {

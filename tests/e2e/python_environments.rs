@@ -16,6 +16,7 @@ use crate::volume::Volume;
 
 const BUILDING: &str = "gpulayer: building the Python environment ";
 const WAITING: &str = "gpulayer: waiting for this Python environment, which another task builds";
+const IN_USE: &str = "gpulayer: this Python environment has lost its Python and is built anew when the tasks that use it have ended";
 /// Makes a wheel: its name, its version, the folder, and how many MiB of zeros are in it.
 const WHEEL: &str = r#"
 import sys, zipfile
@@ -130,6 +131,26 @@ impl Rig {
         self.job(SHOWS, json!({"requirements": self.requiring("tiny==1.0")}))
     }
 
+    /// In the same environment, until [`Rig::let_go`].
+    fn holding_tiny(&self) -> Value {
+        let code = format!(
+            "import os, time, tiny\nprint('up', flush=True)\nwhile not os.path.exists({:?}): time.sleep(0.02)",
+            self.house.path().join("go")
+        );
+        self.job(&code, json!({"requirements": self.requiring("tiny==1.0")}))
+    }
+
+    fn let_go(&self) {
+        std::fs::write(self.house.path().join("go"), "").unwrap();
+    }
+
+    /// The environments that are complete.
+    fn complete(&self) -> Vec<PathBuf> {
+        let users = std::fs::read_dir(self.house.state().join("worker/environments")).unwrap().flatten();
+        let all = users.flat_map(|user| std::fs::read_dir(user.path()).unwrap().flatten());
+        all.map(|entry| entry.path()).filter(|path| path.join("gpulayer-complete.json").exists()).collect()
+    }
+
     async fn begins(&self, id: JobId, line: &str) {
         eventually(&format!("`{line}` in the log"), async || {
             self.house.log(id).await.iter().any(|text| text.starts_with(line)).then_some(())
@@ -221,7 +242,7 @@ async fn one_builds_while_the_others_wait_and_when_it_is_cancelled_another_does(
     rig.begins(first, BUILDING).await;
     let mut others = Vec::new();
     for _ in 0..3 {
-        let id = rig.house.submit(&rig.tiny()).await.id;
+        let id = rig.house.submit(&rig.holding_tiny()).await.id;
         rig.begins(id, WAITING).await;
         others.push(id);
     }
@@ -231,10 +252,37 @@ async fn one_builds_while_the_others_wait_and_when_it_is_cancelled_another_does(
     assert_eq!(cancelled.state, JobState::Cancelled);
     eventually("another one to build", async || (rig.builds(&others).await == 1).then_some(())).await;
     rig.open();
+    // None of them waits for the end of another.
+    for id in &others {
+        rig.begins(*id, "up").await;
+    }
+    rig.let_go();
     for id in &others {
         succeeded(&rig.house.end(*id).await);
     }
     assert_eq!(rig.builds(&others).await, 1);
+}
+
+#[actix_rt::test]
+async fn one_that_lost_its_python_is_built_anew_when_nobody_uses_it_any_more() {
+    let Some(rig) = Rig::new() else { return };
+    let _daemon = rig.house.daemon().await;
+    let uses = rig.house.submit(&rig.holding_tiny()).await.id;
+    rig.begins(uses, "up").await;
+    let environments = rig.complete();
+    let [environment] = &environments[..] else { panic!("{environments:?}") };
+    std::fs::remove_file(environment.join("bin/python")).unwrap();
+    let builds = rig.house.submit(&rig.holding_tiny()).await.id;
+    rig.begins(builds, IN_USE).await;
+    let follows = rig.house.submit(&rig.holding_tiny()).await.id;
+    rig.begins(follows, WAITING).await;
+    assert_eq!(rig.builds(&[builds, follows]).await, 0);
+    rig.let_go();
+    for id in [uses, builds, follows] {
+        succeeded(&rig.house.end(id).await);
+    }
+    assert_eq!(rig.builds(&[builds, follows]).await, 1);
+    assert_eq!(rig.complete(), environments);
 }
 
 #[actix_rt::test]
