@@ -1,5 +1,6 @@
 //! Refusals that were just heard: the tasks that want the same share them, instead of asking `uv` one after the other.
 
+use std::ffi::OsString;
 use std::fs;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ impl Refused {
     /// Notes a failure that would be the same for the next one. Not one that shows what may be a secret of this task.
     pub(super) fn note(layout: &Layout, key: &Key, failure: &Failure) {
         let Failure::Step { said, .. } = failure else { return };
-        if !will_repeat(said) || shows_variables(said) {
+        if !will_repeat(said) || shows_variables(said, std::env::vars_os()) {
             return;
         }
         let refused = Self { sentence: failure.sentence(), said: said.clone(), at: clock::wall() };
@@ -67,16 +68,20 @@ impl Refused {
     }
 }
 
-fn shows_variables(said: &str) -> bool {
-    let variables =
-        std::env::vars().filter(|(name, value)| name.starts_with(OF_UV) && value.len() >= MIN_VALUE_BYTES);
-    let variables: Vec<_> = variables.map(|(name, value)| (name, SecretValue::new(value))).collect();
-    let variables: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value)).collect();
-    !variables.is_empty() && Redactor::new(&variables).map_or(true, |redactor| redactor.redact(said) != said)
+/// A value that is no text is looked for as `said` would have it: what was heard was made text too.
+fn shows_variables(said: &str, variables: impl Iterator<Item = (OsString, OsString)>) -> bool {
+    let text = |part: OsString| part.to_string_lossy().into_owned();
+    let variables = variables.map(|(name, value)| (text(name), text(value)));
+    let of_uv = variables.filter(|(name, value)| name.starts_with(OF_UV) && value.len() >= MIN_VALUE_BYTES);
+    let values: Vec<_> = of_uv.map(|(name, value)| (name, SecretValue::new(value))).collect();
+    let values: Vec<_> = values.iter().map(|(name, value)| (name.as_str(), value)).collect();
+    !values.is_empty() && Redactor::new(&values).map_or(true, |redactor| redactor.redact(said) != said)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     fn step(said: &str) -> Failure {
@@ -85,6 +90,19 @@ mod tests {
             how: "exited with status 1".to_owned(),
             said: said.to_owned(),
         }
+    }
+
+    #[test]
+    fn what_shows_a_variable_is_noticed_whatever_bytes_that_has() {
+        let shows = |said: &str, name: &str, value: &[u8]| {
+            let odd = (OsString::from_vec(vec![0xff]), OsString::from_vec(vec![0xfe; 9]));
+            let variable = (OsString::from(name), OsString::from_vec(value.to_vec()));
+            shows_variables(said, [odd, variable].into_iter())
+        };
+        assert!(shows("no: https://me:secret-7@index", "UV_INDEX_URL", b"https://me:secret-7@index"));
+        assert!(!shows("no: https://me:secret-7@index", "HOME", b"https://me:secret-7@index"));
+        assert!(!shows("no solution found", "UV_INDEX_URL", b"https://caf\xe9"));
+        assert!(shows("no: https://caf\u{fffd}", "UV_INDEX_URL", b"https://caf\xe9"));
     }
 
     #[test]

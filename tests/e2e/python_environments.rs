@@ -1,5 +1,7 @@
 //! Python environments, built by a real `uv` from wheels that these tests make: no network is needed.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -344,6 +346,23 @@ async fn what_uv_refuses_is_refused_once_for_all_that_wait() {
         assert_eq!(end.reason, EndReason::EnvironmentFailed, "{end:?}");
     }
     assert_eq!(rig.builds(&ids).await, 2);
+}
+
+#[actix_rt::test]
+async fn a_refusal_is_said_where_the_worker_has_variables_that_are_no_text() {
+    let Some(rig) = Rig::new() else { return };
+    let _daemon = rig.house.daemon_with(&["--no-worker", "--port", "0"]).await;
+    let mut command = FarWorker::command(&rig.house, &format!("http://127.0.0.1:{}", rig.house.port()));
+    command.env("GPULAYER_UV", rig.house.path().join("uv"));
+    command.env("UV_CUSTOM_ODD", OsStr::from_bytes(b"caf\xe9 of the worker"));
+    let _worker = FarWorker::start_as(&rig.house, &mut command);
+    let refused = rig.job("1", json!({"requirements": rig.requiring("nosuch==3")}));
+    for again in ["", " for another task"] {
+        let end = rig.house.end(rig.house.submit(&refused).await.id).await.end.unwrap();
+        let (detail, advice) = (end.detail.unwrap(), end.advice.unwrap_or_default());
+        assert!(detail.contains(&format!("exited with status 1{again}")), "{detail}");
+        assert!(advice.contains("no set of versions fits"), "{detail} / {advice}");
+    }
 }
 
 #[actix_rt::test]
