@@ -144,20 +144,20 @@ impl Environments {
         entries
     }
 
-    /// Removes one, unless somebody has begun to use it: then nothing happens.
-    pub fn remove(&self, what: &Removable) -> io::Result<()> {
+    /// Removes one, unless somebody has begun to use it; whether it is gone.
+    pub fn remove(&self, what: &Removable) -> io::Result<bool> {
         let layout = Layout(self.folder.join(&what.user));
         let lock = layout.lock(&what.name);
-        let Some(_alone) = if_free(&layout, &what.name)? else { return Ok(()) };
+        let Some(_alone) = if_free(&layout, &what.name)? else { return Ok(false) };
         let going = layout.path().join(format!("{}{GOING}", what.name));
         remove_tree(&going).map_err(io::Error::other)?;
         match fs::rename(layout.path().join(&what.name), &going) {
-            Err(gone) if gone.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(gone) if gone.kind() == ErrorKind::NotFound => return Ok(true),
             renamed => renamed?,
         }
         // Whoever waits for it makes a new one.
         let _ = fs::remove_file(&lock);
-        remove_tree(&going).map_err(io::Error::other)
+        remove_tree(&going).map(|()| true).map_err(io::Error::other)
     }
 
     /// Removes what an earlier start of the worker was removing. Blocks.

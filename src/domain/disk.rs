@@ -83,21 +83,36 @@ pub fn shown_bytes(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
 
-/// Which entries go, in order, so that `evict_below_bytes` are free; all that may go when that is not enough.
-pub fn evict<K: Ord + Clone>(entries: &[Entry<K>], free_bytes: u64, marks: Watermarks) -> Vec<K> {
-    let wanted = marks.evict_below_bytes.max(marks.min_free_bytes);
-    let mut free_bytes = free_bytes;
-    let mut order: Vec<&Entry<K>> = entries.iter().filter(|entry| !entry.in_use).collect();
-    order.sort_by(|a, b| (a.kind, &a.key).cmp(&(b.kind, &b.key)));
-    let mut gone = Vec::new();
-    for entry in order {
-        if free_bytes >= wanted {
-            break;
-        }
-        free_bytes = free_bytes.saturating_add(entry.size_bytes);
-        gone.push(entry.key.clone());
+/// Which entries go, one after the other, until `evict_below_bytes` are free, or nothing is left that may go.
+#[derive(Debug)]
+pub struct Eviction<K> {
+    /// The next one last.
+    left: Vec<Entry<K>>,
+    wanted_bytes: u64,
+    /// What is free by the sizes of those that went; `None` = none was asked for yet.
+    counted_bytes: Option<u64>,
+}
+
+impl<K: Ord> Eviction<K> {
+    /// Of these.
+    pub fn new(mut entries: Vec<Entry<K>>, marks: Watermarks) -> Self {
+        entries.retain(|entry| !entry.in_use);
+        entries.sort_by(|a, b| (b.kind, &b.key).cmp(&(a.kind, &a.key)));
+        let wanted_bytes = marks.evict_below_bytes.max(marks.min_free_bytes);
+        Self { left: entries, wanted_bytes, counted_bytes: None }
     }
-    gone
+
+    /// The one to remove now that so much is measured to be free. Where files share their bytes, more comes back than
+    /// the sizes say; where a file system gives them back later, less is measured: the larger of the two counts.
+    pub fn next(&mut self, free_bytes: u64) -> Option<K> {
+        let counted = *self.counted_bytes.get_or_insert(free_bytes);
+        if counted.max(free_bytes) >= self.wanted_bytes {
+            return None;
+        }
+        let entry = self.left.pop()?;
+        self.counted_bytes = Some(counted.saturating_add(entry.size_bytes));
+        Some(entry.key)
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +135,24 @@ mod tests {
     }
 
     #[test]
+    fn what_gives_back_more_than_its_size_saves_the_workspaces() {
+        let at = Timestamp::from_micros;
+        let entry = |key: &'static str, kind, size_bytes| Entry { key, kind, size_bytes, in_use: false };
+        let entries = vec![
+            entry("environment", Disposable::Cached { last_used: at(1) }, 0),
+            entry("what it is linked to", Disposable::Cached { last_used: at(2) }, 0),
+            entry("kept", Disposable::Kept { kept_at: at(1) }, 1 << 30),
+        ];
+        let mut eviction = Eviction::new(entries, MARKS);
+        assert_eq!(eviction.next(1 << 30), Some("environment"));
+        assert_eq!(eviction.next(1 << 30), Some("what it is linked to"));
+        assert_eq!(eviction.next(3 << 30), None);
+        assert_eq!(eviction.next(1 << 30), Some("kept"), "it was written to again");
+        // By its size that is enough, whenever it can be measured.
+        assert_eq!(eviction.next(1 << 30), None);
+    }
+
+    #[test]
     fn caches_go_before_workspaces_and_the_oldest_first() {
         let at = Timestamp::from_micros;
         let entry = |key: &'static str, kind| Entry { key, kind, size_bytes: 1 << 30, in_use: false };
@@ -136,6 +169,12 @@ mod tests {
         assert_eq!(evict(&entries, 0, MARKS), ["cache new", "expired"]);
         let all = Watermarks { evict_below_bytes: u64::MAX, ..MARKS };
         assert_eq!(evict(&entries, 0, all), ["cache new", "expired", "kept old", "kept young"]);
+    }
+
+    /// All that go while nothing is measured to come back.
+    fn evict<K: Ord + Clone>(entries: &[Entry<K>], free_bytes: u64, marks: Watermarks) -> Vec<K> {
+        let mut eviction = Eviction::new(entries.to_vec(), marks);
+        std::iter::from_fn(|| eviction.next(free_bytes)).collect()
     }
 
     fn any_entry() -> impl Strategy<Value = (u8, i64, u64, bool)> {

@@ -4,9 +4,11 @@
 use std::process::Command;
 use std::time::Duration;
 
+use gpulayer::actors::task_runner::DiskRoom;
 use gpulayer::contract::end::EndReason;
 use gpulayer::contract::ids::JobId;
 use gpulayer::contract::job::{Job, JobState};
+use gpulayer::domain::disk::Watermarks;
 use serde_json::{Value, json};
 
 use crate::far_worker::FarWorker;
@@ -100,6 +102,29 @@ async fn a_worker_with_a_full_disk_says_so_takes_nothing_and_recovers_by_itself(
     assert_eq!(job.state, JobState::Succeeded, "{job:?}");
     until_worker_is(&house, "idle").await;
     drop(worker);
+}
+
+#[test]
+fn caches_that_share_their_bytes_make_room_before_a_workspace_does() {
+    let house = House::new();
+    let Some(volume) = Volume::tmpfs(&house.path().join("far"), 64) else { return };
+    let environments = volume.path().join("environments/0");
+    let (environment, cache) = (environments.join("0".repeat(32)), environments.join("uv-cache"));
+    let kept = volume.path().join("kept/job_1/workspace");
+    for folder in [&environment, &cache, &kept] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    // As `uv` installs: neither gives the bytes back without the other.
+    std::fs::write(cache.join("package"), vec![1; 30 << 20]).unwrap();
+    std::fs::hard_link(cache.join("package"), environment.join("package")).unwrap();
+    std::fs::write(kept.join("core"), vec![1; 4 << 20]).unwrap();
+    volume.fill(10 * MIB);
+    let room =
+        DiskRoom::new(volume.path(), Watermarks { min_free_bytes: 8 * MIB, evict_below_bytes: 16 * MIB });
+    room.look();
+    assert!(!environment.exists() && !cache.exists());
+    assert!(volume.free_bytes() > 30 * MIB, "{} are free", volume.free_bytes());
+    assert!(kept.join("core").exists(), "there was enough without it");
 }
 
 #[actix_rt::test]

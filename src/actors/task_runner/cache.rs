@@ -217,14 +217,14 @@ impl Cache {
         listing.filter_map(|found| entry(found.ok()?)).collect()
     }
 
-    /// Removes one that nobody uses.
-    pub(super) fn remove(&self, digest: Digest) -> io::Result<()> {
+    /// Removes one, unless somebody has begun to use it; whether it is gone.
+    pub(super) fn remove(&self, digest: Digest) -> io::Result<bool> {
         let turns = self.shared.turns.lock();
         if turns.contains_key(&digest) {
-            return Ok(());
+            return Ok(false);
         }
         self.shared.whole.lock().remove(&digest);
-        fs::remove_file(self.path_of(digest))
+        fs::remove_file(self.path_of(digest)).map(|()| true)
     }
 
     fn path_of(&self, digest: Digest) -> PathBuf {

@@ -12,7 +12,7 @@ use super::cache::Cache;
 use super::kept::{KeptWorkspaces, Place};
 use crate::clock;
 use crate::contract::artifact::Digest;
-use crate::domain::disk::{self, Entry, Volume, Watermarks};
+use crate::domain::disk::{self, Entry, Eviction, Volume, Watermarks};
 use crate::environments::{Environments, Removable};
 use crate::store::space::Ballast;
 
@@ -40,6 +40,14 @@ struct Shared {
 /// What could not be removed: it is not tried at every look.
 #[derive(Debug, Default)]
 struct Stuck(HashSet<Key>);
+
+/// A volume as it was found.
+struct Found {
+    volume: Volume,
+    device: u64,
+    /// A folder on it.
+    path: PathBuf,
+}
 
 /// What an entry is to whoever removes it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,16 +108,16 @@ impl DiskRoom {
     pub fn look(&self) {
         let mut stuck = self.shared.looking.lock();
         let mut volumes = self.volumes();
-        if volumes.iter().any(|(volume, _)| volume.free_bytes < self.mark()) {
-            for (volume, device) in &volumes {
-                self.make_room(volume, *device, &mut stuck.0);
+        if volumes.iter().any(|found| found.volume.free_bytes < self.mark()) {
+            for found in &volumes {
+                self.make_room(found, &mut stuck.0);
             }
             volumes = self.volumes();
         }
         if let Err(error) = self.shared.ballast.look(self.shared.marks.min_free_bytes) {
             tracing::debug!(error = &error as &dyn std::error::Error, "no ballast");
         }
-        let volumes: Vec<Volume> = volumes.into_iter().map(|(volume, _)| volume).collect();
+        let volumes: Vec<Volume> = volumes.into_iter().map(|found| found.volume).collect();
         *self.shared.free_bytes.lock() = volumes.iter().map(|volume| volume.free_bytes).min();
         let found = disk::unhealthy(&volumes, self.shared.marks);
         let mut unhealthy = self.shared.unhealthy.lock();
@@ -132,7 +140,7 @@ impl DiskRoom {
         let sizes: Vec<String> =
             sizes.iter().map(|(bytes, name)| format!("{name} {}", disk::shown_bytes(*bytes))).collect();
         let volumes = self.volumes();
-        let fullest = volumes.iter().map(|(volume, _)| volume).min_by_key(|volume| volume.free_bytes);
+        let fullest = volumes.iter().map(|found| &found.volume).min_by_key(|volume| volume.free_bytes);
         let free = fullest
             .map(|volume| format!("{} free on {}", disk::shown_bytes(volume.free_bytes), volume.shown));
         let largest = if sizes.is_empty() { String::new() } else { format!("; there: {}", sizes.join(", ")) };
@@ -143,20 +151,17 @@ impl DiskRoom {
         self.shared.marks.evict_below_bytes.max(self.shared.marks.min_free_bytes)
     }
 
-    /// Each volume once, with its device number. A folder that is not there lies where its parent does.
-    fn volumes(&self) -> Vec<(Volume, u64)> {
-        let mut volumes: Vec<(Volume, u64)> = Vec::new();
+    /// Each volume once. A folder that is not there lies where its parent does.
+    fn volumes(&self) -> Vec<Found> {
+        let mut volumes: Vec<Found> = Vec::new();
         let folders =
             ["", "tasks", "cache", "kept", "environments"].map(|name| self.shared.folder.join(name));
         for path in folders {
             match measure(&path) {
                 Ok((free_bytes, device)) => {
-                    if volumes.iter().all(|(_, known)| *known != device) {
-                        let shown = path.display().to_string();
-                        volumes.push((
-                            Volume { shown: shown.trim_end_matches('/').to_owned(), free_bytes },
-                            device,
-                        ));
+                    if volumes.iter().all(|known| known.device != device) {
+                        let shown = path.display().to_string().trim_end_matches('/').to_owned();
+                        volumes.push(Found { volume: Volume { shown, free_bytes }, device, path });
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -166,36 +171,42 @@ impl DiskRoom {
         volumes
     }
 
-    fn make_room(&self, volume: &Volume, device: u64, stuck: &mut HashSet<Key>) {
+    fn make_room(&self, found: &Found, stuck: &mut HashSet<Key>) {
+        let Found { volume, device, path } = found;
         if volume.free_bytes >= self.mark() {
             return;
         }
         let Shared { cache, kept, environments, marks, .. } = &*self.shared;
         let now = clock::now();
         let mut entries: Vec<Entry<Key>> = Vec::new();
-        if device_of(cache.folder()) == Some(device) {
+        if device_of(cache.folder()) == Some(*device) {
             entries.extend(cache.entries().into_iter().map(|entry| entry.map(Key::Cached)));
         }
-        if device_of(kept.folder()) == Some(device) {
+        if device_of(kept.folder()) == Some(*device) {
             entries.extend(kept.entries(now).into_iter().map(|entry| entry.map(Key::Kept)));
         }
-        if device_of(environments.folder()) == Some(device) {
+        if device_of(environments.folder()) == Some(*device) {
             entries.extend(environments.entries().into_iter().map(|entry| entry.map(Key::Environment)));
         }
         entries.retain(|entry| !stuck.contains(&entry.key));
-        for key in disk::evict(&entries, volume.free_bytes, *marks) {
+        let mut eviction = Eviction::new(entries, *marks);
+        let mut free_bytes = volume.free_bytes;
+        while let Some(key) = eviction.next(free_bytes) {
             let removed = match &key {
                 Key::Cached(digest) => cache.remove(*digest).map_err(|error| error.to_string()),
                 Key::Environment(what) => environments.remove(what).map_err(|error| error.to_string()),
-                Key::Kept(place) => kept.evict(place, now).map_err(|error| error.to_string()),
+                Key::Kept(place) => kept.evict(place, now).map(|()| true).map_err(|error| error.to_string()),
             };
             match removed {
-                Ok(()) => tracing::info!(?key, volume = volume.shown, "removed to make room"),
+                Ok(true) => tracing::info!(?key, volume = volume.shown, "removed to make room"),
+                Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(?key, error, "cannot be removed to make room; it stays");
                     stuck.insert(key);
                 }
             }
+            // The sizes tell too little of what shares its bytes: environments, and the cache that `uv` links them from.
+            free_bytes = measure(path).map_or(free_bytes, |(free_bytes, _)| free_bytes);
         }
     }
 }
