@@ -5,6 +5,7 @@
 mod builder;
 mod failure;
 mod layout;
+mod leftovers;
 mod locks;
 mod notes;
 mod refused;
@@ -20,17 +21,15 @@ use std::path::{Path, PathBuf};
 use crate::artifacts::remove_tree;
 use crate::contract::quantity::Timestamp;
 use crate::domain::disk::{Disposable, Entry};
-use crate::domain::python::{Building, Key, Recipe};
+use crate::domain::python::{Building, Recipe};
 use crate::process::RunAs;
 use crate::process::prelude::{Prelude, own_binary};
 
 use builder::Order;
 pub use builder::{BUILDER_NAME, run_if_builder};
-use layout::{Layout, UV_CACHE};
+use layout::{Layout, is_removable, names};
 use locks::Held;
 
-/// Ends the names of what is on its way out.
-const GOING: &str = ".going";
 /// Other users may pass through, and not list.
 const PASSABLE: u32 = 0o711;
 /// Of the worker's own environment a build has this as well: how the network and package indexes are reached.
@@ -128,7 +127,7 @@ impl Environments {
         let mut entries = Vec::new();
         for user in names(&self.folder) {
             let layout = Layout(self.folder.join(&user));
-            for name in names(layout.path()).into_iter().filter(|name| is_removable(name)) {
+            for name in layout.names().into_iter().filter(|name| is_removable(name)) {
                 let lock = layout.lock(&name);
                 let last_used = fs::symlink_metadata(&lock).map_or(0, |there| there.mtime());
                 entries.push(Entry {
@@ -147,30 +146,32 @@ impl Environments {
     /// Removes one, unless somebody has begun to use it; whether it is gone.
     pub fn remove(&self, what: &Removable) -> io::Result<bool> {
         let layout = Layout(self.folder.join(&what.user));
-        let lock = layout.lock(&what.name);
-        let Some(_alone) = if_free(&layout, &what.name)? else { return Ok(false) };
-        let going = layout.path().join(format!("{}{GOING}", what.name));
+        let Some(alone) = if_free(&layout, &what.name)? else { return Ok(false) };
+        let going = layout.going(&what.name);
         remove_tree(&going).map_err(io::Error::other)?;
         match fs::rename(layout.path().join(&what.name), &going) {
-            Err(gone) if gone.kind() == ErrorKind::NotFound => return Ok(true),
+            Err(gone) if gone.kind() == ErrorKind::NotFound => {}
             renamed => renamed?,
         }
-        // Whoever waits for it makes a new one.
-        let _ = fs::remove_file(&lock);
+        let _ = alone.remove(&layout.lock(&what.name));
+        let build_lock = layout.build_lock(&what.name);
+        // Somebody who has it is about to build it anew.
+        if let Ok(Some(free)) = locks::if_there_and_free(&build_lock) {
+            let _ = free.remove(&build_lock);
+        }
         remove_tree(&going).map(|()| true).map_err(io::Error::other)
     }
 
-    /// Removes what an earlier start of the worker was removing. Blocks.
+    /// Removes what an earlier start of the worker was removing, and what killed builds and removed environments have
+    /// left behind. Blocks.
     pub fn tidy(&self) {
         for user in names(&self.folder) {
-            let folder = self.folder.join(&user);
-            for name in names(&folder).into_iter().filter(|name| name.ends_with(GOING)) {
-                if let Err(error) = remove_tree(&folder.join(name)) {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "a Python environment cannot be removed"
-                    );
-                }
+            for fault in leftovers::clear(&Layout(self.folder.join(&user))) {
+                tracing::warn!(
+                    error = &fault as &dyn std::error::Error,
+                    user,
+                    "something of Python environments cannot be removed"
+                );
             }
         }
     }
@@ -180,15 +181,6 @@ impl Environments {
 fn if_free(layout: &Layout, name: &str) -> io::Result<Option<Held>> {
     let folder = fs::metadata(layout.path())?;
     locks::if_free(&layout.lock(name), (folder.uid(), folder.gid()))
-}
-
-fn is_removable(name: &str) -> bool {
-    name == UV_CACHE || Key::try_from(name.to_owned()).is_ok()
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let listing = fs::read_dir(folder).into_iter().flatten().flatten();
-    listing.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// What its removal gives back, in bytes. Its user may have put a link in its place, which is not followed.
@@ -213,6 +205,7 @@ fn own_bytes(folder: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::layout::GOING;
     use super::*;
 
     fn with_two() -> (tempfile::TempDir, Environments, PathBuf) {
@@ -244,7 +237,13 @@ mod tests {
         environments.remove(&entries[0].key).unwrap();
         assert!(!own.join("0".repeat(32)).exists());
         assert!(own.join("pythons").exists());
-        environments.remove(&entries[0].key).unwrap();
+        // A build that failed had left its locks.
+        let layout = Layout(own);
+        for lock in [layout.lock(&"0".repeat(32)), layout.build_lock(&"0".repeat(32))] {
+            fs::write(lock, "").unwrap();
+        }
+        assert!(environments.remove(&entries[0].key).unwrap());
+        assert_eq!(layout.names(), ["pythons"]);
     }
 
     #[test]

@@ -178,7 +178,10 @@ impl Build<'_> {
         drop(limit);
         let key = self.recipe.key(&self.contents, &interpreter);
         let (built, held) = self.made(&key, &interpreter)?;
-        if let Some(answer) = Answer::new(key, &[&path, &interpreter.executable]) {
+        // One that nobody will ask for again would only be left.
+        if !self.recipe.is_of_one_task(&self.contents)
+            && let Some(answer) = Answer::new(key, &[&path, &interpreter.executable])
+        {
             // Without it the next one asks the interpreter again.
             let _ = self
                 .make_folder(&self.layout.answers())

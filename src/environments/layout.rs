@@ -10,6 +10,7 @@
 //! | `uv-cache/`, `uv-cache.lock` | what `uv` downloaded and built; shared by builds, alone by who removes it |
 //! | `pythons/` | interpreters that `uv` downloaded |
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::domain::python::Key;
@@ -18,8 +19,13 @@ use crate::domain::python::Key;
 pub(super) const MARKER: &str = "gpulayer-complete.json";
 /// What `uv` keeps.
 pub(super) const UV_CACHE: &str = "uv-cache";
-const ANSWERS: &str = "answers";
-const REFUSALS: &str = "refusals";
+pub(super) const ANSWERS: &str = "answers";
+pub(super) const REFUSALS: &str = "refusals";
+/// End the names of locks.
+pub(super) const LOCK: &str = ".lock";
+pub(super) const BUILD: &str = ".build";
+/// Ends the names of what is on its way out.
+pub(super) const GOING: &str = ".going";
 
 /// The folder of one user's environments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +42,12 @@ impl Layout {
 
     /// Of an environment, or of the cache.
     pub(super) fn lock(&self, name: &str) -> PathBuf {
-        self.0.join(format!("{name}.lock"))
+        self.0.join(format!("{name}{LOCK}"))
     }
 
     /// What is held by who builds one.
     pub(super) fn build_lock(&self, name: &str) -> PathBuf {
-        self.0.join(format!("{name}.build"))
+        self.0.join(format!("{name}{BUILD}"))
     }
 
     pub(super) fn answer(&self, question: &Key) -> PathBuf {
@@ -68,7 +74,27 @@ impl Layout {
         self.0.join("pythons")
     }
 
+    /// Where one lies while it is removed.
+    pub(super) fn going(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}{GOING}"))
+    }
+
+    /// What lies in the folder itself.
+    pub(super) fn names(&self) -> Vec<String> {
+        names(&self.0)
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
+}
+
+/// Whether something with this name can go: an environment, or what `uv` keeps.
+pub(super) fn is_removable(name: &str) -> bool {
+    name == UV_CACHE || Key::try_from(name.to_owned()).is_ok()
+}
+
+pub(super) fn names(folder: &Path) -> Vec<String> {
+    let listing = fs::read_dir(folder).into_iter().flatten().flatten();
+    listing.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }

@@ -22,6 +22,12 @@ impl Held {
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
         let _ = rustix::fs::futimens(&self.0, &times);
     }
+
+    /// Removes its file, which is the one at this path. Only with the lock held alone. Whoever has opened that file and
+    /// waits for it makes a new one.
+    pub(super) fn remove(self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
 }
 
 /// Locks it and waits for that as long as it takes; `waits` is called once when it has to. The file is made when absent.
@@ -57,7 +63,15 @@ pub(super) fn if_free(path: &Path, owner: (u32, u32)) -> io::Result<Option<Held>
         Err(there) if there.kind() != ErrorKind::AlreadyExists => return Err(there),
         _ => {}
     }
-    let file = open(path, false)?;
+    if_there_and_free(path)
+}
+
+/// Locks it for this process alone: `Ok(None)` = somebody has it, or it is not there.
+pub(super) fn if_there_and_free(path: &Path) -> io::Result<Option<Held>> {
+    let file = match open(path, false) {
+        Err(absent) if absent.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::layout::Layout;
 use crate::domain::python::{Built, Key};
 
+/// Ends the name of a note that is being written.
+pub(super) const UNFINISHED: &str = ".new";
 /// No note is longer.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -25,7 +27,7 @@ pub(super) struct Complete {
 /// Which environment a question led to, and the files of the interpreter that it then led to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answer {
-    environment: Key,
+    pub(super) environment: Key,
     interpreter: Vec<(PathBuf, Stamp)>,
 }
 
@@ -78,15 +80,20 @@ fn is_script(path: &Path) -> bool {
 
 /// What a note says; `None` = there is none, or it cannot be understood.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    of_file(File::open(path).ok()?)
+}
+
+/// The same of a file that is open.
+pub(super) fn of_file<T: DeserializeOwned>(file: File) -> Option<T> {
     let mut text = Vec::new();
-    File::open(path).ok()?.take(MOST_BYTES).read_to_end(&mut text).ok()?;
+    file.take(MOST_BYTES).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
 /// Writes one whole or not at all. `durably`: everything that was written to its file system before is on disk first,
 /// and the note itself afterwards.
 pub(super) fn write<T: Serialize>(path: &Path, note: &T, durably: bool) -> io::Result<()> {
-    let unfinished = path.with_extension(format!("{}.new", std::process::id()));
+    let unfinished = path.with_extension(format!("{}{UNFINISHED}", std::process::id()));
     let mut file = File::create(&unfinished)?;
     file.write_all(&serde_json::to_vec(note)?)?;
     if durably {

@@ -218,6 +218,23 @@ async fn a_job_has_the_packages_it_names_and_the_next_one_has_them_at_once() {
 }
 
 #[actix_rt::test]
+async fn what_is_built_for_one_task_alone_is_not_remembered_for_others() {
+    let Some(rig) = Rig::new() else { return };
+    let _daemon = rig.house.daemon().await;
+    let answers = || {
+        let users = std::fs::read_dir(rig.house.state().join("worker/environments")).unwrap().flatten();
+        users.flat_map(|user| std::fs::read_dir(user.path().join("answers")).into_iter().flatten()).count()
+    };
+    let mut alone = rig.tiny();
+    alone["workload"]["command"]["cwd"] = json!(rig.house.path());
+    let id = rig.house.submit(&alone).await.id;
+    succeeded(&rig.house.end(id).await);
+    assert_eq!((rig.builds(&[id]).await, answers()), (1, 0));
+    succeeded(&rig.house.end(rig.house.submit(&rig.tiny()).await.id).await);
+    assert_eq!(answers(), 1);
+}
+
+#[actix_rt::test]
 async fn a_function_runs_in_its_environment() {
     let Some(rig) = Rig::new() else { return };
     let _daemon = rig.house.daemon().await;

@@ -150,6 +150,11 @@ impl Recipe {
         hash
     }
 
+    /// Whether nothing but its one task ever asks for this.
+    pub fn is_of_one_task(&self, contents: &Contents) -> bool {
+        self.alone.is_some() && self.is_local(contents)
+    }
+
     /// Whether packages, or files that name some, come from the workspace.
     pub fn is_local(&self, contents: &Contents) -> bool {
         let texts = || contents.0.iter().map(|(_, bytes)| String::from_utf8_lossy(bytes));
@@ -348,6 +353,7 @@ mod tests {
         let mut alone = recipe.clone();
         alone.alone = Some("task_1".to_owned());
         assert_ne!(key(&recipe), key(&alone));
+        assert!(alone.is_of_one_task(&Contents::default()) && !recipe.is_of_one_task(&Contents::default()));
         for local in [
             "-r more.txt",
             "--constraint=c.txt",
