@@ -122,7 +122,8 @@ impl Environments {
     }
 
     /// What could be removed to make room, with what that gives back: what shares its bytes with something else (`uv`
-    /// links files into environments) gives them back only with the last of them.
+    /// links files into environments) gives them back only with the last of them. Blocks: it walks through all that
+    /// nobody uses, and has the lock of each alone for a moment, in which a task may find it taken.
     pub fn entries(&self) -> Vec<Entry<Removable>> {
         let mut entries = Vec::new();
         for user in names(&self.folder) {
@@ -130,13 +131,15 @@ impl Environments {
             for name in layout.names().into_iter().filter(|name| is_removable(name)) {
                 let lock = layout.lock(&name);
                 let last_used = fs::symlink_metadata(&lock).map_or(0, |there| there.mtime());
+                let in_use = !matches!(if_free(&layout, &name), Ok(Some(_)));
                 entries.push(Entry {
                     key: Removable { user: user.clone(), name: name.clone() },
                     kind: Disposable::Cached {
                         last_used: Timestamp::from_micros(last_used.saturating_mul(1_000_000)),
                     },
-                    size_bytes: own_bytes(&layout.path().join(&name)),
-                    in_use: !matches!(if_free(&layout, &name), Ok(Some(_))),
+                    // One that stays gives nothing back, and is not walked through.
+                    size_bytes: if in_use { 0 } else { own_bytes(&layout.path().join(&name)) },
+                    in_use,
                 });
             }
         }
@@ -227,7 +230,7 @@ mod tests {
         let mut entries = environments.entries();
         entries.sort_by(|a, b| a.key.cmp(&b.key));
         let seen: Vec<_> = entries.iter().map(|entry| (entry.in_use, entry.size_bytes >= 64 << 10)).collect();
-        assert_eq!(seen, [(true, true), (false, true)]);
+        assert_eq!(seen, [(true, false), (false, true)]);
         for entry in &entries {
             environments.remove(&entry.key).unwrap();
         }

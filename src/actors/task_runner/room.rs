@@ -12,6 +12,7 @@ use super::cache::Cache;
 use super::kept::{KeptWorkspaces, Place};
 use crate::clock;
 use crate::contract::artifact::Digest;
+use crate::contract::quantity::{Seconds, Timestamp};
 use crate::domain::disk::{self, Entry, Eviction, Volume, Watermarks};
 use crate::environments::{Environments, Removable};
 use crate::store::space::Ballast;
@@ -37,9 +38,18 @@ struct Shared {
     looking: Mutex<Stuck>,
 }
 
-/// What could not be removed: it is not tried at every look.
+/// So long environments are left alone when nothing could go: a look has the lock of each for a moment, in which a task
+/// that begins may find it taken.
+const LEFT_ALONE: Seconds = Seconds::new(60);
+
+/// What is not tried at every look.
 #[derive(Debug, Default)]
-struct Stuck(HashSet<Key>);
+struct Stuck {
+    /// What could not be removed.
+    keys: HashSet<Key>,
+    /// When environments are next looked at.
+    environments_at: Timestamp,
+}
 
 /// A volume as it was found.
 struct Found {
@@ -106,11 +116,21 @@ impl DiskRoom {
 
     /// Looks at every volume, makes room where too little is left, and judges what there is then. Blocks.
     pub fn look(&self) {
+        self.look_at(&mut self.shared.looking.lock());
+    }
+
+    /// The same for a task that has found no room: also at what could not go a moment ago.
+    pub(super) fn look_again(&self) {
         let mut stuck = self.shared.looking.lock();
+        stuck.environments_at = Timestamp::default();
+        self.look_at(&mut stuck);
+    }
+
+    fn look_at(&self, stuck: &mut Stuck) {
         let mut volumes = self.volumes();
         if volumes.iter().any(|found| found.volume.free_bytes < self.mark()) {
             for found in &volumes {
-                self.make_room(found, &mut stuck.0);
+                self.make_room(found, stuck);
             }
             volumes = self.volumes();
         }
@@ -171,7 +191,7 @@ impl DiskRoom {
         volumes
     }
 
-    fn make_room(&self, found: &Found, stuck: &mut HashSet<Key>) {
+    fn make_room(&self, found: &Found, stuck: &mut Stuck) {
         let Found { volume, device, path } = found;
         if volume.free_bytes >= self.mark() {
             return;
@@ -185,10 +205,17 @@ impl DiskRoom {
         if device_of(kept.folder()) == Some(*device) {
             entries.extend(kept.entries(now).into_iter().map(|entry| entry.map(Key::Kept)));
         }
-        if device_of(environments.folder()) == Some(*device) {
+        let may_go = |entry: &Entry<Key>| !entry.in_use && !stuck.keys.contains(&entry.key);
+        entries.retain(may_go);
+        // Before a workspace goes they are always looked at.
+        let looks = !entries.is_empty() || stuck.environments_at <= now;
+        if device_of(environments.folder()) == Some(*device) && looks {
             entries.extend(environments.entries().into_iter().map(|entry| entry.map(Key::Environment)));
+            entries.retain(may_go);
+            if entries.is_empty() {
+                stuck.environments_at = now.plus(LEFT_ALONE);
+            }
         }
-        entries.retain(|entry| !stuck.contains(&entry.key));
         let mut eviction = Eviction::new(entries, *marks);
         let mut free_bytes = volume.free_bytes;
         while let Some(key) = eviction.next(free_bytes) {
@@ -202,7 +229,7 @@ impl DiskRoom {
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(?key, error, "cannot be removed to make room; it stays");
-                    stuck.insert(key);
+                    stuck.keys.insert(key);
                 }
             }
             // The sizes tell too little of what shares its bytes: environments, and the cache that `uv` links them from.
@@ -256,6 +283,28 @@ mod tests {
         let room = DiskRoom::new(worker.path(), Watermarks { min_free_bytes: 0, evict_below_bytes: 0 });
         room.look();
         assert_eq!(room.unhealthy(), None);
+    }
+
+    #[test]
+    fn environments_that_are_in_use_are_left_alone_until_a_task_needs_the_room() {
+        let worker = tempfile::tempdir().unwrap();
+        let (folder, name) = (worker.path().join("environments/0"), "0".repeat(32));
+        let environment = folder.join(&name);
+        std::fs::create_dir_all(&environment).unwrap();
+        let lock = std::fs::File::create(folder.join(format!("{name}.lock"))).unwrap();
+        lock.lock_shared().unwrap();
+        let room =
+            DiskRoom::new(worker.path(), Watermarks { min_free_bytes: 0, evict_below_bytes: u64::MAX });
+        room.look();
+        lock.unlock().unwrap();
+        room.look();
+        assert!(environment.exists(), "it was looked at a moment ago");
+        room.look_again();
+        assert!(!environment.exists());
+        // Where something goes, all that may go is looked at.
+        std::fs::create_dir(&environment).unwrap();
+        room.look();
+        assert!(!environment.exists());
     }
 
     #[test]

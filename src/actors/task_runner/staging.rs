@@ -53,7 +53,7 @@ pub(super) async fn stage(
             let room = around.options.room.clone();
             let look = move || {
                 let described = room.described();
-                room.look();
+                room.look_again();
                 described
             };
             let there = tokio::task::spawn_blocking(look).await.unwrap_or_default();
@@ -171,7 +171,7 @@ pub(super) async fn fetch(
             {
                 may_make_room = false;
                 let room = around.options.room.clone();
-                drop(tokio::task::spawn_blocking(move || room.look()).await);
+                drop(tokio::task::spawn_blocking(move || room.look_again()).await);
             }
             Err(error) if error.may_repeat() => pause.wait().await,
             Err(ChannelError::LocalFile { source, path, .. }) => {
