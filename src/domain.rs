@@ -2,6 +2,7 @@
 //! argument and what must be persisted or told goes out as data.
 
 pub mod array;
+pub mod causes;
 pub mod change;
 pub mod clock_note;
 pub mod credentials;

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use crate::artifacts::remove_tree;
 use crate::contract::quantity::Timestamp;
 use crate::domain::disk::{Disposable, Entry};
-use crate::domain::python::{Building, Recipe};
+use crate::domain::python::{Building, OF_UV, Recipe};
 use crate::process::RunAs;
 use crate::process::prelude::{Prelude, own_binary};
 
@@ -45,7 +45,6 @@ const REACHING: [&str; 10] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
-const OF_UV: &str = "UV_";
 
 /// The environments of one worker. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -79,6 +79,7 @@ pub use outcomes::{OUTCOMES_FILE, has_exception, has_outcome};
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use prelude::Prelude;
 pub use resident::Stay;
+pub use resolve::is_program;
 pub use shim::run_if_shim;
 pub use spool_reader::{SpoolBatch, SpoolReader};
 pub use spool_tail::spool_tail;

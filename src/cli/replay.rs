@@ -17,6 +17,7 @@ use super::screen::{Output, print_json};
 use super::shown::{harmless, moment, tail};
 use crate::contract::ids::JobId;
 use crate::contract::quantity::Timestamp;
+use crate::domain::causes::said;
 use crate::domain::placement::replay::{Answer, Counts, Difference, Entry, Passed, RULES, Replay, Waiting};
 use crate::domain::placement::{Placer, Reservation};
 use crate::recording::{FOLDER, Reader, RecordError, segments};
@@ -126,7 +127,7 @@ fn replay(path: &Path) -> Outcome {
             RecordError::Empty { .. } => {}
             error => {
                 outcome.outcome = Kind::Damaged;
-                outcome.why = Some(with_source(&error));
+                outcome.why = Some(said(&error));
             }
         }
     }
@@ -183,16 +184,6 @@ fn other_rules(reader: &Reader) -> String {
         header.version,
         env!("CARGO_PKG_VERSION"),
     )
-}
-
-fn with_source(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let _ = write!(text, ": {source}");
-        next = source.source();
-    }
-    text
 }
 
 fn line(outcome: &Outcome) -> String {

@@ -19,6 +19,8 @@ pub use request::satisfies;
 pub use steps::{Step, find_interpreter, install_interpreter, steps};
 pub use surroundings::{Built, Change, surroundings};
 
+/// Begins the names of variables that steer `uv`.
+pub const OF_UV: &str = "UV_";
 /// Begins the last line of a build that failed; the rest of it says why.
 pub const CLOSING: &str = "gpulayer: no Python environment: ";
 /// Begins that reason when the build was ended for its time limit.

@@ -16,12 +16,13 @@ use super::locks::{Held, wait_for};
 use super::notes::{self, Answer, Complete};
 use super::refused::Refused;
 use super::time_limit::TimeLimit;
-use super::tools::{Tools, is_program};
+use super::tools::Tools;
 use crate::artifacts::remove_tree;
 use crate::contract::quantity::Seconds;
 use crate::domain::python::{
     Built, CLOSING, Change, Contents, Interpreter, Key, Recipe, TOO_LONG, satisfies, steps, surroundings,
 };
+use crate::process::is_program;
 use crate::process::prelude::{Prepared, Telling};
 
 /// The name under which the binary is a builder.

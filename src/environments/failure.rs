@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::domain::causes::said;
 use crate::process::foreground::EndedBadly;
 
 /// Why.
@@ -74,13 +75,6 @@ impl Failure {
 
     /// With its causes.
     pub(super) fn sentence(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            line.push_str(": ");
-            line.push_str(&error.to_string());
-            cause = error.source();
-        }
-        line.replace('\n', " ")
+        said(self).replace('\n', " ")
     }
 }

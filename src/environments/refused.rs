@@ -11,14 +11,12 @@ use super::layout::Layout;
 use super::notes;
 use crate::clock;
 use crate::contract::quantity::Timestamp;
-use crate::domain::python::{Key, will_repeat};
+use crate::domain::python::{Key, OF_UV, will_repeat};
 use crate::domain::redaction::Redactor;
 use crate::domain::secrets::{MIN_VALUE_BYTES, SecretValue};
 
 /// So long a refusal counts: as long as it takes those who wait, not as long as it takes to mend something.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Variables that may be secrets: a build has no others.
-const OF_UV: &str = "UV_";
 
 /// What `uv` refused.
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,7 +66,7 @@ impl Refused {
     }
 }
 
-/// A value that is no text is looked for as `said` would have it: what was heard was made text too.
+/// Those of `uv` may be secrets: a build has no others. A value that is no text is looked for as `said` would have it: what was heard was made text too.
 fn shows_variables(said: &str, variables: impl Iterator<Item = (OsString, OsString)>) -> bool {
     let text = |part: OsString| part.to_string_lossy().into_owned();
     let variables = variables.map(|(name, value)| (text(name), text(value)));

@@ -2,13 +2,13 @@
 //! virtual environment.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::layout::Layout;
 use crate::domain::python::{Interpreter, Step, find_interpreter, install_interpreter};
 use crate::process::foreground::Foreground;
+use crate::process::is_program;
 
 const PROBE: &str = include_str!("probe.py");
 /// By these a tool would find another environment than the one it is told of.
@@ -54,7 +54,7 @@ impl<'a> Tools<'a> {
         std::env::split_paths(path)
             .filter(|folder| folder.is_absolute())
             .map(|folder| folder.join(name))
-            .find(is_program)
+            .find(|path| is_program(path))
     }
 
     pub(super) fn path(&self) -> String {
@@ -73,7 +73,8 @@ impl<'a> Tools<'a> {
         let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("uv")));
         let home = self.environment.iter().find(|(name, _)| name == "HOME");
         let installed = home.map(|(_, home)| Path::new(home).join(".local/bin/uv"));
-        let found = self.in_path("uv").into_iter().chain(beside).chain(installed).find(is_program);
+        let found =
+            self.in_path("uv").into_iter().chain(beside).chain(installed).find(|path| is_program(path));
         found.ok_or_else(|| Failure::NoUv {
             searched: format!("looked in PATH ({}), beside `gpulayer`, and in ~/.local/bin", self.path()),
         })
@@ -147,9 +148,4 @@ impl<'a> Tools<'a> {
         let own = step.variables.iter().map(|(name, value)| (OsStr::new(name).to_owned(), value.clone()));
         self.environment.iter().cloned().chain(own).collect()
     }
-}
-
-/// A file that may be executed.
-pub(super) fn is_program(path: &PathBuf) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }

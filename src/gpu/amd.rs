@@ -195,9 +195,6 @@ mod tests {
         assert_eq!(look(&options, Duration::from_secs(20)).unwrap_err().to_string(), "rocm-smi: no driver");
         write("sleep 1000");
         let hung = look(&options, Duration::from_millis(200)).unwrap_err();
-        assert_eq!(
-            super::super::inventory::in_one_line(&hung),
-            "rocm-smi cannot be asked: no answer within 0.2 s"
-        );
+        assert_eq!(crate::domain::causes::said(&hung), "rocm-smi cannot be asked: no answer within 0.2 s");
     }
 }

@@ -9,6 +9,7 @@ use super::probe::Probe;
 use super::remembered::Remembered;
 use super::{GpuOptions, Nvml, amd, apple, sysfs};
 use crate::contract::gpu::{Gpu, GpuVendor};
+use crate::domain::causes::said;
 
 /// The machine's GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -50,7 +51,7 @@ pub(super) fn gather(
     }
     let note = |found: &mut Inventory, listed: Result<Vec<Gpu>, GpuError>| match listed {
         Ok(gpus) => found.gpus.extend(gpus),
-        Err(error) => found.faults.push(in_one_line(&error)),
+        Err(error) => found.faults.push(said(&error)),
     };
     if amd::has_compute(&options.sysfs) {
         note(&mut found, amd::look(options, within));
@@ -89,7 +90,7 @@ fn nvidia(
             found.faults.extend(listed.faults);
         }
         Err(error) => {
-            let why = in_one_line(&error);
+            let why = said(&error);
             let on_bus = sysfs::devices_of(&options.sysfs, sysfs::NVIDIA);
             found.unsure = true;
             found.gpus = remembered.broken(&why);
@@ -101,16 +102,4 @@ fn nvidia(
         }
     }
     found.gpus.retain(|gpu| gpu.vendor == GpuVendor::Nvidia);
-}
-
-/// An error and its causes.
-pub(super) fn in_one_line(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        cause = error.source();
-    }
-    line
 }

@@ -10,11 +10,12 @@ use tokio::sync::oneshot;
 
 use super::GpuOptions;
 use super::devices::Shared;
-use super::inventory::{self, gather, in_one_line};
+use super::inventory::{self, gather};
 use super::nvidia::Glance;
 use super::probe::Probe;
 use super::remembered::Remembered;
 use crate::contract::gpu::{Gpu, GpuStanding};
+use crate::domain::causes::said;
 
 /// Whoever starts something on a GPU, or ends it, is noticed after this long.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -96,6 +97,6 @@ impl Watch {
 fn glance(probe: &mut Probe) -> Look {
     match probe.glance(ANSWER_WITHIN) {
         Ok(seen) => Look::Seen(seen.into_iter().map(|glance| (glance.uuid.clone(), glance)).collect()),
-        Err(error) => Look::Blind(in_one_line(&error)),
+        Err(error) => Look::Blind(said(&error)),
     }
 }

@@ -12,6 +12,7 @@ use crate::contract::error_code::ErrorCode;
 use crate::contract::problem::{Fault, Problem};
 use crate::contract::protocol::PROTOCOL;
 use crate::contract::server::ProtocolRange;
+use crate::domain::causes::said;
 
 /// The worker protocols this build speaks.
 pub const PROTOCOLS: ProtocolRange = ProtocolRange { min: PROTOCOL, max: PROTOCOL };
@@ -74,14 +75,7 @@ impl Refusal {
 
     /// A fault of ours: the details go to the log under the request's id, not to the caller.
     pub fn internal(error: impl std::error::Error) -> Self {
-        let mut chain = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            chain.push_str(": ");
-            chain.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        tracing::error!(error = %chain, "a request failed");
+        tracing::error!(error = %said(&error), "a request failed");
         Self::new(ErrorCode::Internal, "a fault in the server; its log has the details under this request_id")
     }
 

@@ -1,6 +1,6 @@
 //! What a shim runs before a task's own program, in the same groups and under the same rules: it makes what the program
-//! needs, and ends with 0 when that is there. Over a socket it is told what to make, says how the program's environment differs for it, and
-//! hands over the files whose locks keep it: the shim holds them until the task's tree is gone.
+//! needs, and ends with 0 when that is there. Over a socket it is told what to make, says how the program's environment
+//! differs for it, and hands over the files whose locks keep it: the shim holds them until the task's tree is gone.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,11 +21,10 @@ use super::oom_score::OomScore;
 use super::resolve::{self, Refusal};
 use super::system::inherited_descriptor;
 use super::{Launch, NotStarted};
+use crate::domain::python::OF_UV;
 
 /// Where it finds its end of the socket.
 pub(super) const TOLD_DESCRIPTOR: i32 = 3;
-/// Secrets whose names begin so are for it as well: they open package indexes.
-const OF_ITS_TOOL: &str = "UV_";
 /// What either side says is no longer: it waits in the socket, which takes little more on some machines.
 pub const MOST_BYTES: usize = 160 << 10;
 /// It hands over no more files.
@@ -130,7 +129,8 @@ impl Preparing {
                 format!("the prelude could not be told what to make: {error}"),
             )
         })?;
-        let secrets = launch.secrets.iter().filter(|(name, _)| name.starts_with(OF_ITS_TOOL));
+        // They open package indexes.
+        let secrets = launch.secrets.iter().filter(|(name, _)| name.starts_with(OF_UV));
         let streams = [(out.as_fd(), 1), (err.as_fd(), 2), (telling.as_fd(), TOLD_DESCRIPTOR)];
         let main = oom_score.for_task(|| resolve::start_exactly(prelude, launch, secrets, &streams))?;
         Ok((main, Self { told, out, err, done: false }))

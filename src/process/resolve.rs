@@ -178,6 +178,11 @@ fn variable(name: &OsStr, value: &[u8]) -> Result<CString, Refusal> {
     })
 }
 
+/// A file that may be executed, by whoever may.
+pub fn is_program(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| is_executable(&found))
+}
+
 fn is_executable(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o111 != 0
 }

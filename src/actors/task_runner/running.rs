@@ -1,7 +1,7 @@
 //! A task's program by way of its shim: what to launch, and what the shim says of it until the end.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use crate::contract::problem::Warning;
 use crate::contract::protocol::{Assignment, KeptCheckpoint, StopReason};
 use crate::contract::quantity::Seconds;
 use crate::contract::spec::{JobSpec, Workload};
+pub(super) use crate::domain::causes::said;
 use crate::domain::keeping::Keeping;
 use crate::domain::python::Recipe;
 use crate::domain::task_run::{
@@ -33,7 +34,7 @@ use crate::domain::task_run::{
 use crate::domain::verdict::MemoryFacts;
 use crate::process::{
     CpuThrottling, ExitRecord, Launch, Limits, NotStarted, Prelude, ProcessError, ShimEvent, SpoolReader,
-    Stay, StopCause, TaskProcess, Wait,
+    Stay, StopCause, TaskProcess, Wait, is_program,
 };
 
 /// How often it is seen to that the shim is not stopped.
@@ -369,27 +370,8 @@ fn in_millis(span: std::time::Duration) -> Seconds {
     Seconds::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// An error and its causes in one line.
-pub(super) fn said(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        cause = error.source();
-    }
-    line
-}
-
 /// Where a program lies in this environment's `PATH`.
 pub(super) fn find_in_path(program: &str, environment: &[(OsString, OsString)]) -> Option<PathBuf> {
     let (_, path) = environment.iter().find(|(name, _)| name == "PATH")?;
-    std::env::split_paths(path)
-        .map(|folder| folder.join(program))
-        .find(|place: &PathBuf| is_executable(place))
-}
-
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    std::env::split_paths(path).map(|folder| folder.join(program)).find(|place| is_program(place))
 }

@@ -1,7 +1,6 @@
 //! From flags, what the folder remembers and settings to how a worker is to be. All faults at once.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::{JoinError, fault};
@@ -21,6 +20,7 @@ use crate::domain::offered_gpus::OfferedGpus;
 use crate::domain::spec::human;
 use crate::gpu::{GpuOptions, Nvml};
 use crate::process::account::Account;
+use crate::process::is_program;
 use crate::short_file;
 use crate::worker::WorkerOptions;
 
@@ -368,9 +368,7 @@ fn remember(reader: &mut Reader, args: &WorkerArgs, to: &mut Remembered) {
     }
     // Remembered ones too: a restart after an interpreter went says so instead of offering it.
     for path in &to.pythons {
-        let runs = std::fs::metadata(path)
-            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
-        if !runs {
+        if !is_program(path) {
             reader.wrong("--python", format!("{}: there is no program there", path.display()));
         }
     }

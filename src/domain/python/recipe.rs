@@ -7,13 +7,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::Interpreter;
+use super::{Interpreter, OF_UV};
 use crate::contract::spec::{InputOrigin, JobSpec, Python};
 
 /// Raised when environments of an earlier build of GPUlayer are not to be used any more.
 const FORMAT: &str = "gpulayer-environment-1";
-/// Variables of a job that steer `uv`.
-const OF_UV: &str = "UV_";
 
 /// What a job asks for, with all that says how it is to be understood.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
