@@ -76,6 +76,7 @@ pub use memory::{give_back_free_memory, meminfo_bytes};
 pub use oom_score::protect_from_out_of_memory;
 pub use open_files::raise_open_files;
 pub use outcomes::{OUTCOMES_FILE, has_exception, has_outcome};
+pub(crate) use plain_file::read_short;
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use prelude::Prelude;
 pub use resident::Stay;

@@ -5,15 +5,18 @@
 //! not end counts as not there. Nothing is synced: a crash of the machine ends the task's tree in any case.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::plain_file::open_plain;
+use super::plain_file::{open_plain, read_short};
 use super::{ExitRecord, ProcessError, SHIM_FILE};
+
+/// Its two lines are shorter: what is longer some program wrote there.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// One process of one boot; a pid alone can be used again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,10 +93,7 @@ impl Claim {
 
 fn read_lines(task_folder: &Path) -> Result<Vec<Vec<u8>>, ProcessError> {
     let path = task_folder.join(SHIM_FILE);
-    let read = open_plain(&path).and_then(|mut file| {
-        let mut text = Vec::new();
-        file.read_to_end(&mut text).map(|_| text)
-    });
+    let read = open_plain(&path).and_then(|file| read_short(file, MOST_BYTES));
     match read {
         Ok(text) => {
             let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
@@ -153,6 +153,15 @@ mod tests {
         assert_eq!(holder(folder.path()).unwrap(), None);
         assert!(Claim::take(folder.path(), &me).is_err());
         assert_eq!(holder(&folder.path().join("absent")).unwrap(), None);
+    }
+
+    #[test]
+    fn one_that_a_program_made_endless_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        File::create(folder.path().join(SHIM_FILE)).unwrap().set_len(1 << 40).unwrap();
+        let refused = ExitRecord::read(folder.path()).unwrap_err();
+        let ProcessError::File { source, .. } = refused else { panic!("{refused}") };
+        assert_eq!(source.kind(), ErrorKind::FileTooLarge);
     }
 
     #[test]

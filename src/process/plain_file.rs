@@ -2,7 +2,7 @@
 //! there, and must not lead a reader elsewhere or make it wait.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -18,9 +18,32 @@ pub(super) fn open_plain(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// All of a file, if it is no longer than that: of one without an end nothing is read.
+pub(crate) fn read_short(file: File, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let size_bytes = file.metadata()?.len();
+    if size_bytes > most_bytes {
+        let why = format!("it is {size_bytes} bytes long, and {most_bytes} is what is read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    let mut bytes = Vec::new();
+    // It may grow meanwhile.
+    file.take(most_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_one_that_is_too_long_nothing_is_read() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 40).unwrap();
+        let refused = read_short(file.try_clone().unwrap(), 1 << 20).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+        file.set_len(5).unwrap();
+        assert_eq!(read_short(file, 5).unwrap(), [0; 5]);
+    }
 
     #[test]
     fn links_and_fifos_are_refused_at_once() {

@@ -47,6 +47,12 @@ const YIELDED_MARK_FILE: &str = "yielded-brought";
 const PROGRESS_FILE: &str = ".gpulayer-progress.json";
 /// More is not read.
 const MOST_PROGRESS_BYTES: u64 = 16 * 1024;
+/// An assignment comes in a body of at most so many bytes.
+const MOST_TASK_BYTES: u64 = 64 << 20;
+/// Of a million files, each with its path.
+const MOST_BEFORE_BYTES: u64 = 512 << 20;
+/// Of files that hold a number or a word.
+const MOST_WORD_BYTES: u64 = 4096;
 /// All that a finished task usually leaves beside its workspace and its `task.json`.
 pub(super) const LEFTOVERS: [&str; 3] = [process::SPOOL_FILE, process::SHIM_FILE, process::STOP_FILE];
 /// What the log of some leaves beside that.
@@ -151,7 +157,7 @@ impl TaskFolder {
     pub(super) fn found(path: PathBuf) -> (Self, Option<TaskFile>) {
         let mut folder = Self { path, made: None };
         let file: Option<TaskFile> =
-            folder.read(TASK_FILE).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            folder.read(TASK_FILE, MOST_TASK_BYTES).ok().and_then(|text| serde_json::from_slice(&text).ok());
         folder.made = file.as_ref().and_then(|file| file.workspace);
         (folder, file)
     }
@@ -181,10 +187,8 @@ impl TaskFolder {
         real_folder(spec).map_or_else(|| self.open_workspace(), open_folder)
     }
 
-    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        open_beneath(self.open()?.as_fd(), &relative(name)?)?.read_to_end(&mut bytes)?;
-        Ok(bytes)
+    fn read(&self, name: &str, most_bytes: u64) -> io::Result<Vec<u8>> {
+        process::read_short(open_beneath(self.open()?.as_fd(), &relative(name)?)?, most_bytes)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -236,7 +240,10 @@ impl TaskFolder {
     /// A program that counts its checkpoints says when one is whole: only such a one is kept. Whether there is one that
     /// was not kept yet; of a program that does not count, the folder as it is left.
     pub(super) fn wants_checkpoint(&self, counted: u64) -> bool {
-        let kept = self.read(KEPT_FILE).ok().and_then(|text| String::from_utf8(text).ok()?.parse().ok());
+        let kept = self
+            .read(KEPT_FILE, MOST_WORD_BYTES)
+            .ok()
+            .and_then(|text| String::from_utf8(text).ok()?.parse().ok());
         counted == 0 || counted > kept.unwrap_or(0)
     }
 
@@ -247,7 +254,7 @@ impl TaskFolder {
 
     /// How far what a generator yielded was brought.
     pub(super) fn yielded_mark(&self) -> Option<String> {
-        String::from_utf8(self.read(YIELDED_MARK_FILE).ok()?).ok()
+        String::from_utf8(self.read(YIELDED_MARK_FILE, MOST_WORD_BYTES).ok()?).ok()
     }
 
     /// From now on it was brought so far.
@@ -287,7 +294,7 @@ impl TaskFolder {
 
     /// Whether a shim has begun to stop the task for its timeout.
     pub(super) fn was_timed_out(&self) -> bool {
-        self.read(process::STOP_FILE)
+        self.read(process::STOP_FILE, MOST_WORD_BYTES)
             .is_ok_and(|word| word.trim_ascii() == StopReason::TimedOut.word().as_bytes())
     }
 
@@ -301,7 +308,7 @@ impl TaskFolder {
 
     /// What staging had brought.
     pub(super) fn before(&self) -> Snapshot {
-        let text = self.read(BEFORE_FILE).unwrap_or_default();
+        let text = self.read(BEFORE_FILE, MOST_BEFORE_BYTES).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
@@ -421,6 +428,24 @@ mod tests {
         remove_tree(folder.path()).unwrap();
         assert!(!folder.path().exists());
         assert!(Path::new("/").exists());
+    }
+
+    #[test]
+    fn what_a_program_made_endless_is_not_read() {
+        let tasks = tempfile::tempdir().unwrap();
+        let folder = TaskFolder::create(tasks.path(), "boot", &assignment(), &mut Spares::default()).unwrap();
+        folder.note_checkpoint(3).unwrap();
+        folder.note_yielded_mark("7").unwrap();
+        assert!(!folder.wants_checkpoint(3) && folder.yielded_mark().is_some());
+        let make = |name: &str, size_bytes| {
+            // Holes: a disk of any size holds them.
+            File::create(folder.path().join(name)).unwrap().set_len(size_bytes).unwrap();
+        };
+        [KEPT_FILE, YIELDED_MARK_FILE, process::STOP_FILE].iter().for_each(|name| make(name, 1 << 20));
+        [TASK_FILE, BEFORE_FILE].iter().for_each(|name| make(name, 1 << 40));
+        assert!(folder.wants_checkpoint(3) && folder.yielded_mark().is_none());
+        assert!(folder.before().is_empty() && !folder.was_timed_out());
+        assert!(TaskFolder::found(folder.path().to_owned()).1.is_none());
     }
 
     #[test]
