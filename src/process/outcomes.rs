@@ -68,6 +68,19 @@ pub(super) fn rewrite(
     if !is_of_several(file)? {
         return Ok(());
     }
+    let rewritten = rewrite_each(file, path, clean);
+    if rewritten.is_err() {
+        // Half of it holds what half of the other held, and nobody reads it.
+        let _ = std::fs::remove_file(path.with_extension("clean"));
+    }
+    rewritten
+}
+
+fn rewrite_each(
+    file: &mut File,
+    path: &Path,
+    clean: impl Fn(&[u8]) -> io::Result<Option<Vec<u8>>>,
+) -> io::Result<()> {
     let (mut at, end) = (MARK.len() as u64, file.metadata()?.len());
     let mut rewritten: Option<File> = None;
     while let Some(outcome) = next(file, at, end)? {
@@ -199,6 +212,19 @@ mod tests {
             assert!(has_outcome(&file).unwrap() && has_exception(&file).unwrap());
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn one_that_cannot_be_cleaned_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut file, path) = written(&folder, &file_of(&[(RAISED, b"secret"), (RAISED, b"garbled")]));
+        let clean = |raised: &[u8]| match raised {
+            b"secret" => Ok(Some(b"clean".to_vec())),
+            _ => Err(ErrorKind::StorageFull.into()),
+        };
+        assert_eq!(rewrite(&mut file, &path, clean).unwrap_err().kind(), ErrorKind::StorageFull);
+        let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(left.collect::<Vec<_>>(), [OUTCOMES_FILE]);
     }
 
     #[test]
