@@ -79,6 +79,7 @@ pub use outcomes::{OUTCOMES_FILE, has_exception, has_outcome};
 pub(crate) use plain_file::read_short;
 pub use pool::{Adopted, ShimPool, TaskProcess};
 pub use prelude::Prelude;
+pub use raised::MOST_RAISED_BYTES;
 pub use resident::Stay;
 pub use resolve::is_program;
 pub use shim::run_if_shim;

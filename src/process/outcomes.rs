@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
 
-use super::raised::MOST_BYTES;
+use super::raised::MOST_RAISED_BYTES;
 
 /// Name of the file while further calls are to come.
 pub const OUTCOMES_FILE: &str = "outcomes";
@@ -138,7 +138,7 @@ fn cleaned(
     if outcome.kind != RAISED {
         return Ok(None);
     }
-    if outcome.length > MOST_BYTES {
+    if outcome.length > MOST_RAISED_BYTES {
         return Ok(Some(TOO_LONG.to_vec()));
     }
     let mut raised = Vec::new();

@@ -17,8 +17,8 @@ use super::remark::remark;
 use super::{FUNCTION_VARIABLE, RAISED_FILE, RETURNED_FILE};
 use crate::domain::redaction::Redactor;
 
-/// Of one that is longer nothing is told.
-pub(super) const MOST_BYTES: u64 = 64 << 20;
+/// Of one that is longer nothing is told: as much of it as whoever explains an end reads.
+pub const MOST_RAISED_BYTES: u64 = 8 << 20;
 /// The field with the exception itself.
 const PICKLE: &str = "pickle";
 
@@ -56,11 +56,11 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn rewrite(file: &mut File, redactor: &Redactor) -> io::Result<()> {
-    if file.metadata()?.len() > MOST_BYTES {
+    if file.metadata()?.len() > MOST_RAISED_BYTES {
         return Err(ErrorKind::FileTooLarge.into());
     }
     let mut bytes = Vec::new();
-    Read::by_ref(file).take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Read::by_ref(file).take(MOST_RAISED_BYTES).read_to_end(&mut bytes)?;
     let Some(clean) = cleaned(&bytes, redactor)? else { return Ok(()) };
     file.set_len(0)?;
     file.rewind()?;
@@ -72,25 +72,41 @@ fn cleaned(bytes: &[u8], redactor: &Redactor) -> io::Result<Option<Vec<u8>>> {
     let Ok(mut told) = serde_json::from_slice::<Value>(bytes) else {
         return Ok(redactor.cleaned(bytes));
     };
-    let before = told.clone();
+    let mut changed = false;
     if let Some(pickle) = told.get_mut(PICKLE) {
         let text = pickle.as_str().map(|text| STANDARD.decode(text));
         // Its lengths are written in it: what is taken out of the middle would leave no pickle.
         if text.is_some_and(|bytes| bytes.map_or(true, |bytes| redactor.cleaned(&bytes).is_some())) {
             *pickle = Value::Null;
+            changed = true;
         }
     }
-    hide(&mut told, redactor);
-    if told == before { Ok(None) } else { Ok(Some(serde_json::to_vec(&told)?)) }
+    changed |= hide(&mut told, redactor);
+    if changed { Ok(Some(serde_json::to_vec(&told)?)) } else { Ok(None) }
 }
 
-fn hide(value: &mut Value, redactor: &Redactor) {
+/// Whether there was anything to hide.
+fn hide(value: &mut Value, redactor: &Redactor) -> bool {
     match value {
-        Value::String(text) => *text = redactor.redact(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| hide(item, redactor)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| hide(field, redactor)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::String(text) => {
+            let clean = redactor.redact(text);
+            let changed = clean != *text;
+            *text = clean;
+            changed
+        }
+        Value::Array(items) => hide_each(items, redactor),
+        Value::Object(fields) => hide_each(fields.values_mut(), redactor),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
+}
+
+fn hide_each<'a>(values: impl IntoIterator<Item = &'a mut Value>, redactor: &Redactor) -> bool {
+    let mut changed = false;
+    for value in values {
+        // Each, whatever came of those before it.
+        changed |= hide(value, redactor);
+    }
+    changed
 }
 
 #[cfg(test)]
@@ -166,6 +182,13 @@ mod tests {
     #[test]
     fn what_is_no_json_is_cleaned_as_bytes() {
         assert_eq!(after(format!("{{\"message\": {SECRET}").as_bytes()), b"{\"message\": [secret KEY]");
+    }
+
+    #[test]
+    fn one_that_is_longer_than_anybody_reads_goes() {
+        let (folder, env) = file_with(format!("[{}0]", "0,".repeat(4 << 20)).as_bytes());
+        hide_secrets(&env, &redactor());
+        assert!(!folder.path().join(RAISED_FILE).exists());
     }
 
     #[test]

@@ -11,12 +11,10 @@ use super::running::facts;
 use crate::artifacts::{RelativePath, open_beneath};
 use crate::domain::task_run::{Exit, ExitFacts};
 use crate::domain::verdict::{LastLine, Raised, Scene};
-use crate::process::{ExitRecord, RAISED_FILE, kernel_log, spool_tail};
+use crate::process::{ExitRecord, MOST_RAISED_BYTES, RAISED_FILE, kernel_log, spool_tail};
 
 /// Lines of either stream that are read.
 const LAST_LINES: usize = 200;
-/// Of what a function raised the pickle may be long; what is longer than any is told by the log alone.
-const MOST_RAISED_BYTES: u64 = 8 << 20;
 /// A file system with less than this cannot take what programs write.
 const NO_ROOM_BYTES: u64 = 1 << 20;
 
@@ -89,6 +87,7 @@ fn raised(folder: &TaskFolder) -> io::Result<Option<Raised>> {
         Err(error) => return Err(error),
     };
     let found = file.metadata()?;
+    // Of what a function raised the pickle may be long; what is longer than any is told by the log alone.
     // Under another name too it may be a file of somebody else, whom the task cannot read.
     if found.nlink() != 1 || found.len() > MOST_RAISED_BYTES {
         return Ok(None);
