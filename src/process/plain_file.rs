@@ -10,8 +10,13 @@ use rustix::fs::OFlags;
 
 /// Opens a regular file for reading; anything else is refused (`InvalidInput`, or the system's word for a link).
 pub(super) fn open_plain(path: &Path) -> io::Result<File> {
+    open_plain_with(OpenOptions::new().read(true), path)
+}
+
+/// The same, for what these options say.
+pub(super) fn open_plain_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
+    let file = options.custom_flags(flags as i32).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }

@@ -4,15 +4,15 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustix::fs::OFlags;
 use serde_json::Value;
 
 use super::outcomes::{self, OUTCOMES_FILE};
+use super::plain_file::open_plain_with;
 use super::remark::remark;
 use super::{FUNCTION_VARIABLE, RAISED_FILE, RETURNED_FILE};
 use crate::domain::redaction::Redactor;
@@ -45,11 +45,9 @@ pub(super) fn hide_secrets(env: &[(OsString, OsString)], redactor: &Redactor) {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(path)?;
-    let found = file.metadata()?;
+    let file = open_plain_with(OpenOptions::new().read(true).write(true), path)?;
     // Under another name it would be somebody else's file that is written to.
-    if !found.is_file() || found.nlink() != 1 {
+    if file.metadata()?.nlink() != 1 {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is no file of its own"));
     }
     Ok(file)
