@@ -8,7 +8,7 @@ use super::last_words::{LastWords, of_traceback};
 use super::launchers::is_launcher;
 use super::rules::{self, Status};
 use super::traceback::{Traceback, tracebacks};
-use super::transcript::{LastLine, transcript};
+use super::transcript::{LastLine, MOST_LINES, transcript};
 use crate::contract::log::Stream;
 use crate::contract::quantity::Timestamp;
 
@@ -48,7 +48,7 @@ impl Raised {
         if status.exit_code != Some(STATUS) {
             return of_log;
         }
-        let lines = transcript(&self.traceback.lines().map(line).collect::<Vec<_>>());
+        let lines = transcript(&last_lines(&self.traceback));
         let found = tracebacks(&lines, &rules::goes_on).pop();
         let found = found.map_or_else(|| self.without_traceback(), |found| self.with_message(found));
         if is_launcher(&found) && (of_log.exception.is_some() || of_log.conclusion.is_some()) {
@@ -90,6 +90,13 @@ impl Raised {
             rank: None,
         }
     }
+}
+
+/// Those that a transcript takes: of a long text no others are copied.
+fn last_lines(text: &str) -> Vec<LastLine> {
+    let mut lines: Vec<LastLine> = text.lines().rev().take(MOST_LINES).map(line).collect();
+    lines.reverse();
+    lines
 }
 
 fn line(text: &str) -> LastLine {

@@ -5,7 +5,7 @@ use crate::contract::log::Stream;
 use crate::contract::quantity::Timestamp;
 
 /// Lines looked at; more are not worth their time.
-const MOST_LINES: usize = 400;
+pub(super) const MOST_LINES: usize = 400;
 /// Characters of a line that are looked at.
 const MOST_CHARACTERS: usize = 2_000;
 
