@@ -322,6 +322,8 @@ impl Shim {
 
     /// Whether a launch can begin here. A shim whose program stayed takes only what that serves.
     fn prepare(&mut self, launch: &mut Launch) -> bool {
+        // It may have died since the last look.
+        self.look_after_resident();
         let stayed = self.home.resident.is_some();
         if self.leaving || self.home.resident.as_ref().is_some_and(|resident| !resident.serves(launch)) {
             return false;
@@ -340,14 +342,15 @@ impl Shim {
     }
 
     fn start(&mut self, launch: Box<Launch>) {
+        let stayed = self.home.resident.is_some();
         match Task::start(launch, &mut self.home) {
             Ok(task) => {
                 let told = Told::nothing(Instant::now() + QUIET_AT_FIRST);
                 self.busy = Some(Busy { task, told, orphan_since: None });
             }
             Err(record) => {
-                // A program that could not be called is none that stays.
-                self.leaving |= self.home.resident.is_some();
+                // A program that was not called is none that stays, whether or not all of it is gone.
+                self.leaving |= stayed;
                 self.say(&FromShim::Ended(record));
             }
         }

@@ -637,16 +637,24 @@ struct Begun {
     preparing: Option<Preparing>,
 }
 
-/// Calls the program that stayed, which then needs no prelude, or starts one or the other.
+/// Calls the program that stayed, which then needs no prelude; without one that can be called it starts one or the other.
 fn begin(launch: &Launch, home: &mut Home, (out, err): (OwnedFd, OwnedFd)) -> Result<Begun, Refusal> {
-    if let Some(resident) = &home.resident {
-        resident.call(launch, out.as_fd(), err.as_fd()).map_err(|error| {
-            let detail = format!("the program that stayed could not be called: {error}");
-            Refusal::new(NotStarted::SpawnFailed, detail)
-        })?;
-    }
-    if let Some(Resident { main, calls, held, .. }) = home.resident.take() {
-        return Ok(Begun { main, calls: Some(calls), held, preparing: None });
+    if let Some(mut resident) = home.resident.take() {
+        match resident.call(launch, out.as_fd(), err.as_fd()) {
+            Ok(()) => {
+                let Resident { main, calls, held, .. } = resident;
+                return Ok(Begun { main, calls: Some(calls), held, preparing: None });
+            }
+            // It has died this moment, and nothing of the task has begun.
+            Err(error) => {
+                remark(format_args!("the program that stayed cannot be called, another starts: {error}"));
+                resident.end(home.group.as_mut());
+                if let Some(group) = &mut home.group {
+                    // Killing has changed them.
+                    group.hold(&launch.limits);
+                }
+            }
+        }
     }
     if let Some(prelude) = &launch.prelude {
         let (main, preparing) = Preparing::begin(prelude, launch, &home.oom_score, (out, err))?;

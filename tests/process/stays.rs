@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use gpulayer::process::{Launch, Stay, StopCause, Wait};
+use gpulayer::process::{Launch, ShimEvent, Stay, StopCause, Wait};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bench::{Bench, Ended, end_of, is_running, shims, until, until_printed};
+use crate::bench::{Bench, Ended, end_of, event_of, is_running, shims, until, until_printed};
 
 /// Says who it is, how often it was called, for which task and in which workspace; does what it is told, and may stay.
 const PROGRAM: &str = r#"
@@ -154,6 +154,38 @@ async fn whoever_of_the_two_is_killed_takes_the_other_along() {
     kill(second);
     until_gone(&all).await;
     assert_eq!(who(&bench.run(launch(&bench, "a", "pass")).await).1, 1);
+}
+
+/// Its shim stands still while its program dies, and finds both at once: that, and the next task.
+#[tokio::test]
+async fn a_task_that_comes_with_the_death_of_the_program_begins_elsewhere() {
+    let bench = Bench::new();
+    let (first, _) = who(&bench.run(launch(&bench, "a", "pass")).await);
+    let [shim] = shims(bench.path())[..] else { panic!("{:?}", shims(bench.path())) };
+    let signal = |signal| kill_process(Pid::from_raw(shim as i32).unwrap(), signal).unwrap();
+    signal(Signal::STOP);
+    until("the shim stands still", || is_stopped(shim)).await;
+    kill(first);
+    until("the program is dead", || !is_running(first)).await;
+    let next = launch(&bench, "a", "pass");
+    let taken = next.task_folder.join("shim.json");
+    let mut process = bench.pool.launch(next).await.unwrap();
+    signal(Signal::CONT);
+    let event = event_of(&mut process).await;
+    assert!(matches!(event, Some(ShimEvent::ShimLost) | None), "{event:?}");
+    assert!(!taken.exists(), "a worker launches it again");
+}
+
+#[tokio::test]
+async fn in_place_of_one_that_cannot_be_called_another_starts() {
+    let bench = Bench::new();
+    let (first, _) = who(&bench.run(launch(&bench, "a", "link.shutdown(socket.SHUT_RD)")).await);
+    assert!(is_stopped(first));
+    let second = bench.run(launch(&bench, "a", "pass")).await;
+    assert_eq!(second.exit.wait, Wait::Exited { code: 0 });
+    assert!(who(&second).0 != first && who(&second).1 == 1 && !is_running(first));
+    let third = bench.run(launch(&bench, "a", "pass")).await;
+    assert_eq!(who(&third), (who(&second).0, 2), "and stays as any does");
 }
 
 #[tokio::test]
