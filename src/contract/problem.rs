@@ -29,6 +29,13 @@ pub struct Warning {
     pub detail: String,
 }
 
+impl Warning {
+    /// Of a job as a whole, not of a field of its spec.
+    pub fn of_job(detail: String) -> Self {
+        Self { pointer: String::new(), detail }
+    }
+}
+
 /// The body of every error answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {

@@ -104,13 +104,13 @@ pub(super) async fn collect(
             Ok(kept) => collection.checkpoint = kept,
             Err(why) => {
                 let detail = format!("the checkpoint could not be kept: {why}");
-                collection.warnings.push(Warning { pointer: String::new(), detail });
+                collection.warnings.push(Warning::of_job(detail));
             }
         }
     }
     if let Err(why) = yielded {
         let detail = format!("what the function yielded last could not be brought back: {why}");
-        collection.warnings.push(Warning { pointer: String::new(), detail });
+        collection.warnings.push(Warning::of_job(detail));
     }
     if let Some(called) = assignment.spec.workload.function() {
         let with_secrets = !assignment.spec.secrets.is_empty();
@@ -125,7 +125,7 @@ pub(super) async fn collect(
             Ok(returned) => collection.result = returned,
             Err(why) => {
                 let detail = format!("what the function returned or raised could not be brought back: {why}");
-                collection.warnings.push(Warning { pointer: String::new(), detail });
+                collection.warnings.push(Warning::of_job(detail));
             }
         }
     }
@@ -134,7 +134,7 @@ pub(super) async fn collect(
         Ok(digest) => collection.log_artifact = digest,
         Err(why) => {
             let detail = format!("the whole log could not be kept: {why}");
-            collection.warnings.push(Warning { pointer: String::new(), detail });
+            collection.warnings.push(Warning::of_job(detail));
         }
     }
     Event::Collected(collection)
@@ -152,7 +152,7 @@ fn left_on_gpu(uuid: &str, standing: &GpuStanding) -> Warning {
             "whether its memory on GPU {uuid} is free cannot be seen; the GPU is kept back until then"
         ),
     };
-    Warning { pointer: String::new(), detail }
+    Warning::of_job(detail)
 }
 
 /// Puts the whole log together and publishes it, when the stored lines say less.
@@ -321,7 +321,7 @@ impl RoomPatience {
 fn left_behind(collection: &mut Collection, spec: &JobSpec, file: CollectedFile, why: &str) {
     let optional = spec.outputs.iter().any(|output| output.optional && output.shown_name() == file.name);
     let detail = format!("`{}` could not be brought back: {why}", file.path);
-    collection.warnings.push(Warning { pointer: String::new(), detail });
+    collection.warnings.push(Warning::of_job(detail));
     if !optional {
         collection
             .uncollected
