@@ -26,11 +26,11 @@ pub use beneath::{
 pub use collect::{
     CollectError, Collected, CollectedContent, CollectedFile, collect, collect_in_real_folder,
 };
-pub use copy::digest_of;
+pub use copy::{copy_contents, digest_of};
 pub use error::ArtifactError;
 pub use owner::give_contents;
 pub use pack::pack;
-pub use place::place_input;
+pub use place::{place_input, place_reflink};
 pub use remove::{RemoveError, empty_folder, remove_in, remove_tree};
 pub use snapshot::Snapshot;
 pub use store::{ArtifactStore, Limits};

@@ -45,7 +45,7 @@ fn next_segment(file: &File, from: u64, length: u64) -> io::Result<Option<Segmen
 
 /// Makes `to`, which is empty, equal to the first `length` bytes of `from`. Both keep or lose their own
 /// position; neither matters here. The file may have shrunk meanwhile: then `UnexpectedEof`.
-pub(super) fn copy_contents(from: &File, to: &File, length: u64) -> io::Result<()> {
+pub fn copy_contents(from: &File, to: &File, length: u64) -> io::Result<()> {
     if clone_contents(from, to, length)? {
         return Ok(());
     }
@@ -58,7 +58,7 @@ pub(super) fn copy_contents(from: &File, to: &File, length: u64) -> io::Result<(
 }
 
 /// Whether `to` now shares its blocks with `from`.
-fn clone_contents(from: &File, to: &File, length: u64) -> io::Result<bool> {
+pub(super) fn clone_contents(from: &File, to: &File, length: u64) -> io::Result<bool> {
     #[cfg(target_os = "linux")]
     if length > 0 && rustix::fs::ioctl_ficlone(to, from).is_ok() {
         to.set_len(length)?;

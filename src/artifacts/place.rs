@@ -5,8 +5,10 @@ use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::{AtFlags, unlinkat};
+
 use super::beneath::{RelativePath, create_file, make_folders, split};
-use super::copy::copy_contents;
+use super::copy::{clone_contents, copy_contents};
 use super::unpack::{UnpackError, UnpackLimits, file_mode, unpack};
 use crate::contract::spec::InputMode;
 
@@ -33,6 +35,19 @@ pub fn place_input(
     let file =
         create_file(folder.as_fd(), name, file_mode(mode, executable)).map_err(UnpackError::at(shown))?;
     copy_contents(source, &file, size_bytes).map_err(UnpackError::at(shown))
+}
+
+/// Makes `path` a file that shares its bytes with the artifact until either is written to, if the file system can do that
+/// and both are on it; whether it could. Its mode is 0444.
+pub fn place_reflink(source: &File, workspace: BorrowedFd<'_>, path: &RelativePath) -> io::Result<bool> {
+    let (folder, name) = split(path.as_str());
+    let folder = make_folders(workspace, folder)?;
+    let file = create_file(folder.as_fd(), name, file_mode(InputMode::Ro, false))?;
+    let shares = clone_contents(source, &file, source.metadata()?.len())?;
+    if !shares {
+        unlinkat(&folder, name, AtFlags::empty())?;
+    }
+    Ok(shares)
 }
 
 /// All bytes of a file, wherever whoever has looked at it before has left its position.

@@ -183,8 +183,25 @@ async fn a_large_argument_is_read_from_one_file_by_every_call() {
     let tasks = house.state().join("worker/tasks");
     let left: Vec<_> = std::fs::read_dir(tasks).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-    let get = house.run(&["artifact", "get", &value, "-o", house.path().join("back").to_str().unwrap()]);
+    // Its program may write there all the same: nobody else's call has that.
+    let spoil = "import os, pathlib; [at] = pathlib.Path(os.environ['GPULAYER_FUNCTION'], 'values').iterdir(); \
+                 at.chmod(0o600); file = open(at, 'r+b'); file.write(b'spoilt'); file.close()";
+    let payload = python(&format!(
+        "base64.b64encode(pickle.dumps({{{head}, 'calls': [{{'args': [pickle.dumps(\"{spoil}\")], 'kwargs': {{}}}}]}}, 4)).decode()"
+    ));
+    let spoiling = json!({"payload": payload, "serializer": "cloudpickle", "entrypoint": "builtins:exec", "values": [value]});
+    let spoilt = ended(&house, &json!({"workload": {"function": spoiling}})).await;
+    assert_eq!(spoilt.state, JobState::Succeeded, "{spoilt:?}");
+    let none = python(
+        "base64.b64encode(b'gpulayer outcomes 1\\n' + (lambda pickled: b'v' + len(pickled).to_bytes(8, 'little') + pickled)(pickle.dumps(None, 5))).decode()",
+    );
+    assert_eq!(inline(&spoilt), none, "it has written");
+    let again = ended(&house, &json!({"workload": {"function": function}})).await;
+    assert_eq!(inline(&again), outcomes);
+    let back = house.path().join("back");
+    let get = house.run(&["artifact", "get", &value, "-o", back.to_str().unwrap()]);
     assert!(get.status.success(), "{get:?}");
+    assert_eq!(std::fs::read(back).unwrap(), pickled(3 << 20), "the server's own bytes");
 }
 
 /// The pickle of that many bytes.

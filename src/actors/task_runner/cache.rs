@@ -1,5 +1,10 @@
 //! Artifacts that came over a network, kept by digest for the next task: `cache/sha256/<hex>`, read-only files that
-//! tasks get copies of (reflinks where the file system can), never links.
+//! tasks get copies of (reflinks where the file system can).
+//!
+//! The one exception are large arguments of functions, which every call only reads: where tasks run as the worker's own
+//! user, and nothing of the worker is safe from them, a call gets one under a second name and not as a copy. So the
+//! server's own files, on its machine, are copied here for that: the store is never linked to. A call that changes its
+//! argument changes it for those that read it at that moment, and for nobody after them.
 //!
 //! Nothing is fsynced. What an earlier start of the worker left may be damaged (a crash between a name and its
 //! bytes, a bad disk), so its bytes are hashed once before their first use; after that the size and the time of
@@ -10,16 +15,17 @@
 //! a tree (measured on ext4, and a reflink saves nothing on small files).
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
 
-use crate::artifacts::{digest_of, remove_tree};
+use crate::artifacts::{copy_contents, digest_of, remove_tree};
 use crate::client::worker_channel::{ChannelError, WorkerChannel};
 use crate::contract::artifact::Digest;
 use crate::contract::quantity::Timestamp;
@@ -102,6 +108,41 @@ impl Drop for Filling {
     }
 }
 
+/// What a look for an artifact found.
+enum Found {
+    Here(Taken),
+    Vacant(Vacant),
+}
+
+/// The right to fill a place.
+struct Vacant {
+    used: Use,
+    scratch: Filling,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Vacant {
+    /// Gives the file at `scratch` its name.
+    fn fill(self, file: File) -> Taken {
+        let Self { used, scratch, _turn } = self;
+        let path = used.cache.path_of(used.digest);
+        let keep = || {
+            let read_only = rustix::fs::Mode::from_raw_mode(0o444);
+            rustix::fs::fchmod(&file, read_only)?;
+            fs::rename(&scratch.0, &path)?;
+            Stamp::of(&file)
+        };
+        match keep() {
+            Ok(stamp) => drop(used.cache.shared.whole.lock().insert(used.digest, stamp)),
+            // This task has its bytes all the same.
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "an artifact cannot be kept in the cache")
+            }
+        }
+        Taken { file, _use: Some(used) }
+    }
+}
+
 impl Cache {
     /// The cache in this folder, which need not exist yet.
     pub(super) fn new(folder: PathBuf) -> Self {
@@ -129,10 +170,38 @@ impl Cache {
         channel: &dyn WorkerChannel,
         digest: Digest,
     ) -> Result<Taken, ChannelError> {
+        let vacant = match self.look_for(digest).await? {
+            Found::Here(taken) => return Ok(taken),
+            Found::Vacant(vacant) => vacant,
+        };
+        let file = channel.fetch(digest, &vacant.scratch.0).await?;
+        Ok(vacant.fill(file))
+    }
+
+    /// The same of an artifact whose bytes are in a file that tasks must not come near: those of a copy.
+    pub(super) async fn take_copy(&self, digest: Digest, of: &File) -> Result<Taken, ChannelError> {
+        let vacant = match self.look_for(digest).await? {
+            Found::Here(taken) => return Ok(taken),
+            Found::Vacant(vacant) => vacant,
+        };
+        let path = vacant.scratch.0.clone();
+        let copied = async {
+            let of = of.try_clone()?;
+            // Before whoever wants it may give up: it is removed by this name.
+            let to = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            let copy = move || copy_contents(&of, &to, of.metadata()?.len()).map(|()| to);
+            tokio::task::spawn_blocking(copy).await?
+        };
+        let copied = copied.await;
+        let file = copied.map_err(|source| ChannelError::LocalFile { operation: "copy to", path, source })?;
+        Ok(vacant.fill(file))
+    }
+
+    async fn look_for(&self, digest: Digest) -> Result<Found, ChannelError> {
         let (used, filling) = self.enter(digest);
-        let _turn = filling.lock_owned().await;
+        let turn = filling.lock_owned().await;
         if let Some(file) = self.find(digest).await {
-            return Ok(Taken { file, _use: Some(used) });
+            return Ok(Found::Here(Taken { file, _use: Some(used) }));
         }
         for part in ["sha256", "filling"] {
             let path = self.shared.folder.join(part);
@@ -141,22 +210,7 @@ impl Cache {
         }
         let number = self.shared.fills.fetch_add(1, Ordering::Relaxed);
         let scratch = Filling(self.shared.folder.join("filling").join(number.to_string()));
-        let file = channel.fetch(digest, &scratch.0).await?;
-        let path = self.path_of(digest);
-        let keep = || {
-            let read_only = rustix::fs::Mode::from_raw_mode(0o444);
-            rustix::fs::fchmod(&file, read_only)?;
-            fs::rename(&scratch.0, &path)?;
-            Stamp::of(&file)
-        };
-        match keep() {
-            Ok(stamp) => drop(self.shared.whole.lock().insert(digest, stamp)),
-            // This task has its bytes all the same.
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "an artifact cannot be kept in the cache")
-            }
-        }
-        Ok(Taken { file, _use: Some(used) })
+        Ok(Found::Vacant(Vacant { used, scratch, _turn: turn }))
     }
 
     fn enter(&self, digest: Digest) -> (Use, Arc<tokio::sync::Mutex<()>>) {
@@ -229,5 +283,42 @@ impl Cache {
 
     fn path_of(&self, digest: Digest) -> PathBuf {
         self.shared.folder.join("sha256").join(digest.hex())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    use super::*;
+
+    fn bytes_of(taken: &Taken) -> Vec<u8> {
+        let mut bytes = vec![0; 5];
+        taken.file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_made_once_and_again_when_a_task_has_changed_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let stored = folder.path().join("stored");
+        fs::write(&stored, b"bytes").unwrap();
+        let of = File::open(&stored).unwrap();
+        let digest = digest_of(&of).unwrap();
+        let cache = Cache::new(folder.path().join("cache"));
+        let inode = |taken: &Taken| taken.file.metadata().unwrap().ino();
+        let first = cache.take_copy(digest, &of).await.unwrap();
+        let second = cache.take_copy(digest, &of).await.unwrap();
+        assert_eq!((bytes_of(&first), inode(&first)), (b"bytes".to_vec(), inode(&second)));
+        assert_ne!(inode(&first), of.metadata().unwrap().ino());
+        // As a task of the same user does, by its second name.
+        let own = folder.path().join("own");
+        fs::hard_link(cache.path_of(digest), &own).unwrap();
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&own, b"other").unwrap();
+        let third = cache.take_copy(digest, &of).await.unwrap();
+        assert_eq!((bytes_of(&third), bytes_of(&first)), (b"bytes".to_vec(), b"other".to_vec()));
+        assert_eq!(fs::read(&stored).unwrap(), b"bytes");
+        assert_eq!(fs::read_dir(cache.folder().join("filling")).unwrap().count(), 0);
     }
 }

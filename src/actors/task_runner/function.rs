@@ -14,7 +14,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -31,8 +31,12 @@ use super::cache::Taken;
 use super::collecting::{RoomPatience, publish, readable_by_task};
 use super::folder::{FUNCTION, TaskFolder, write_private};
 use super::staging::{Failure, fetch, off_thread, place, reason_of, stopped_early};
-use crate::artifacts::{RelativePath, give_contents, open_beneath, open_folder, open_folder_beneath};
+use crate::artifacts::{
+    RelativePath, give_contents, open_beneath, open_folder, open_folder_beneath, place_reflink,
+};
 use crate::contract::array::ArrayPlace;
+use crate::contract::artifact::Digest;
+use crate::contract::end::EndReason;
 use crate::contract::function::{MOST_INLINE_BYTES, Returned};
 use crate::contract::spec::{Function, InputMode, Serializer};
 use crate::domain::task_run::called;
@@ -138,16 +142,20 @@ pub(super) async fn lay_out(
             fetched = fetch(around, &shown, digest, &scratch) => fetched?,
             _ = &mut *stopped => return Err(stopped_early()),
         };
-        let at = at.clone();
-        let may_link = around.options.task_user.is_none();
-        off_thread(move || {
-            let opened = open_folder(&at);
-            if may_link && opened.as_ref().is_ok_and(|folder| link(&artifact, folder.as_fd(), &name)) {
-                return Ok(());
-            }
-            place(&shown, &name, InputMode::Ro, false, &artifact, opened)
-        })
-        .await?;
+        // The item of an array is nobody else's.
+        let is_shared = around.options.task_user.is_none() && name != "item";
+        let artifact = match is_shared {
+            false => Some(artifact),
+            true => tokio::select! {
+                left = share(around, &at, &name, digest, artifact) => left?,
+                _ = &mut *stopped => return Err(stopped_early()),
+            },
+        };
+        if let Some(artifact) = artifact {
+            let at = at.clone();
+            off_thread(move || place(&shown, &name, InputMode::Ro, false, &artifact, open_folder(&at)))
+                .await?;
+        }
     }
     let Some(user) = around.options.task_user.as_ref().map(|user| (user.ids.uid, user.ids.gid)) else {
         return Ok(());
@@ -164,12 +172,44 @@ fn make(at: &Path, call: &str, with_values: bool) -> io::Result<()> {
     write_private(&at.join(CALL_FILE), call.as_bytes())
 }
 
-/// A second name of a file that nobody may write to, so that a large argument is not copied for each call that reads
-/// it; whether it could be made.
+/// Gives the call one that many calls may read, without a copy for each: a reflink, else a second name of the file in
+/// the worker's cache. Never one of the server's own file: its mode keeps neither root nor its owner from writing, and
+/// the server does not look at its bytes again. Gives back what is to be copied.
+async fn share(
+    around: &Surroundings,
+    at: &Path,
+    name: &str,
+    digest: Digest,
+    artifact: Taken,
+) -> Result<Option<Taken>, Failure> {
+    let (to, path) = (at.to_owned(), RelativePath::new(name).ok());
+    let reflinked = tokio::task::spawn_blocking(move || {
+        let folder = open_folder(&to);
+        let shares = folder.ok().zip(path).is_some_and(|(folder, path)| {
+            place_reflink(&artifact.file, folder.as_fd(), &path).unwrap_or(false)
+        });
+        (!shares).then_some(artifact)
+    });
+    let reflinked = reflinked.await;
+    let left = reflinked.map_err(|gone| Failure { reason: EndReason::Internal, detail: gone.to_string() })?;
+    let Some(artifact) = left else { return Ok(None) };
+    let artifact = if around.options.channel.artifacts_are_near() {
+        match around.options.room.cache().take_copy(digest, &artifact.file).await {
+            Ok(copy) => copy,
+            Err(error) => {
+                tracing::debug!(%digest, error = &error as &dyn std::error::Error, "calls share no copy of it");
+                return Ok(Some(artifact));
+            }
+        }
+    } else {
+        artifact
+    };
+    let linked = open_folder(at).is_ok_and(|folder| link(&artifact, folder.as_fd(), name));
+    Ok((!linked).then_some(artifact))
+}
+
+/// A second name of a file of the cache; whether it could be made.
 fn link(artifact: &Taken, folder: BorrowedFd<'_>, name: &str) -> bool {
-    if !artifact.file.metadata().is_ok_and(|found| found.mode() & 0o222 == 0) {
-        return false;
-    }
     let opened = PathBuf::from(format!("/proc/self/fd/{}", artifact.file.as_raw_fd()));
     rustix::fs::linkat(rustix::fs::CWD, &opened, folder, name, AtFlags::SYMLINK_FOLLOW).is_ok()
 }
