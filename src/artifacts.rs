@@ -29,7 +29,7 @@ pub use collect::{
 pub use copy::{copy_contents, digest_of};
 pub use error::ArtifactError;
 pub use owner::give_contents;
-pub use pack::pack;
+pub use pack::{Packed, pack, unpack_packed};
 pub use place::{place_input, place_reflink};
 pub use remove::{RemoveError, empty_folder, remove_in, remove_tree};
 pub use snapshot::Snapshot;

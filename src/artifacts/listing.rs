@@ -16,6 +16,21 @@ pub(super) struct Entry {
     pub(super) stat: FileStat,
 }
 
+impl Entry {
+    /// What has this name in a folder; `None` = nothing.
+    pub(super) fn of(folder: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option<Self>> {
+        match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Self {
+                name: name.to_owned(),
+                kind: FileType::from_raw_mode(stat.st_mode),
+                stat: FileStat::of(&stat),
+            })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
 /// What tells one state of a file from another, and who may read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileStat {
@@ -50,17 +65,9 @@ pub(super) fn list(root: BorrowedFd<'_>, path: &str, mounts: Mounts) -> rustix::
         if name == "." || name == ".." {
             continue;
         }
-        let stat = match statat(listing.folder.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            // Gone since it was listed.
-            Err(Errno::NOENT) => continue,
-            Err(errno) => return Err(errno),
-        };
-        listing.entries.push(Entry {
-            name: name.to_owned(),
-            kind: FileType::from_raw_mode(stat.st_mode),
-            stat: FileStat::of(&stat),
-        });
+        // It may have gone since it was listed.
+        let entry = Entry::of(listing.folder.as_fd(), name)?;
+        listing.entries.extend(entry);
     }
     Ok(listing)
 }

@@ -51,9 +51,9 @@ pub fn place_reflink(source: &File, workspace: BorrowedFd<'_>, path: &RelativePa
 }
 
 /// All bytes of a file, wherever whoever has looked at it before has left its position.
-struct FromStart<'a> {
-    file: &'a File,
-    at: u64,
+pub(super) struct FromStart<'a> {
+    pub(super) file: &'a File,
+    pub(super) at: u64,
 }
 
 impl Read for FromStart<'_> {

@@ -8,12 +8,13 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT, futimens, symlinkat, unlinkat, utimensat};
 use rustix::io::Errno;
 use tar::EntryType;
 
 use super::beneath::{RelativePath, RelativePathError, create_file, make_folders, split};
 use super::links::{LinkEnd, follow, stays_inside};
+use super::pack::{CHANGED_RECORD, nanoseconds_of};
 use crate::contract::spec::InputMode;
 
 /// Long names are all that headers are for; an endless one would end up in memory.
@@ -148,31 +149,16 @@ pub fn unpack(
     limits: UnpackLimits,
 ) -> Result<Unpacked, UnpackError> {
     let root = make_folders(workspace, at.as_str()).map_err(UnpackError::at(at.as_str()))?;
-    let header_budget = Rc::new(Cell::new(MAX_HEADER_BYTES));
-    let mut archive = tar::Archive::new(Budgeted { tar, budget: Rc::clone(&header_budget), begun: false });
-    let mut extraction = Extraction { root, mode, folder: None, links: Vec::new() };
-    let mut unpacked = Unpacked::default();
-    let mut entries = archive.entries().map_err(|source| UnpackError::Archive { source })?;
-    loop {
-        header_budget.set(MAX_HEADER_BYTES);
-        let Some(entry) = entries.next() else { break };
-        let mut entry = entry.map_err(|source| UnpackError::Archive { source })?;
-        header_budget.set(u64::MAX);
-        if entry.header().entry_type() == EntryType::XGlobalHeader {
-            io::copy(&mut entry, &mut io::sink()).map_err(|source| UnpackError::Archive { source })?;
-            continue;
-        }
-        let name = readable(&entry.path_bytes())?;
-        unpacked.entries += 1;
-        unpacked.size_bytes = unpacked.size_bytes.saturating_add(entry.size());
-        if unpacked.entries > limits.max_entries || unpacked.size_bytes > limits.max_bytes {
-            let UnpackLimits { max_entries, max_bytes } = limits;
-            return Err(UnpackError::TooLarge { entry: name, max_entries, max_bytes });
-        }
-        extraction.add(&name, &mut entry)?;
-    }
-    extraction.check_links()?;
-    Ok(unpacked)
+    let extraction = Extraction { root, mode, folder: None, links: Vec::new(), changed: None };
+    extraction.extract(tar, limits)
+}
+
+/// As [`unpack`], of what [`super::pack`] has made: to be written to, and with the times that it was changed at.
+pub(super) fn unpack_as_packed(tar: impl Read, folder: BorrowedFd<'_>) -> Result<Unpacked, UnpackError> {
+    let root = make_folders(folder, "").map_err(UnpackError::at(""))?;
+    let changed = Some(Vec::new());
+    let extraction = Extraction { root, mode: InputMode::Rw, folder: None, links: Vec::new(), changed };
+    extraction.extract(tar, UnpackLimits::default())
 }
 
 fn readable(bytes: &[u8]) -> Result<String, UnpackError> {
@@ -186,9 +172,65 @@ struct Extraction {
     /// The folder of the last entry, open: sorted archives stay in one for a while.
     folder: Option<(String, OwnedFd)>,
     links: Vec<(String, String)>,
+    /// When the folders were changed, in nanoseconds, if entries keep that: set last of all, as whatever is made in a
+    /// folder changes it.
+    changed: Option<Vec<(String, i64)>>,
 }
 
 impl Extraction {
+    fn extract(mut self, tar: impl Read, limits: UnpackLimits) -> Result<Unpacked, UnpackError> {
+        let header_budget = Rc::new(Cell::new(MAX_HEADER_BYTES));
+        let mut archive =
+            tar::Archive::new(Budgeted { tar, budget: Rc::clone(&header_budget), begun: false });
+        let mut unpacked = Unpacked::default();
+        let mut entries = archive.entries().map_err(|source| UnpackError::Archive { source })?;
+        loop {
+            header_budget.set(MAX_HEADER_BYTES);
+            let Some(entry) = entries.next() else { break };
+            let mut entry = entry.map_err(|source| UnpackError::Archive { source })?;
+            header_budget.set(u64::MAX);
+            if entry.header().entry_type() == EntryType::XGlobalHeader {
+                io::copy(&mut entry, &mut io::sink()).map_err(|source| UnpackError::Archive { source })?;
+                continue;
+            }
+            let name = readable(&entry.path_bytes())?;
+            unpacked.entries += 1;
+            unpacked.size_bytes = unpacked.size_bytes.saturating_add(entry.size());
+            if unpacked.entries > limits.max_entries || unpacked.size_bytes > limits.max_bytes {
+                let UnpackLimits { max_entries, max_bytes } = limits;
+                return Err(UnpackError::TooLarge { entry: name, max_entries, max_bytes });
+            }
+            self.add(&name, &mut entry)?;
+            if self.changed.is_some()
+                && let Some(changed_ns) = changed_at(&mut entry)
+            {
+                self.set_changed(&name, entry.header().entry_type(), changed_ns)?;
+            }
+        }
+        self.check_links()?;
+        for (path, changed_ns) in self.changed.take().unwrap_or_default() {
+            let folder = make_folders(self.root.as_fd(), &path).map_err(UnpackError::at(&path))?;
+            futimens(&folder, &changed(changed_ns)).map_err(UnpackError::at(&path))?;
+        }
+        Ok(unpacked)
+    }
+
+    fn set_changed(&mut self, name: &str, kind: EntryType, changed_ns: i64) -> Result<(), UnpackError> {
+        let path = RelativePath::new(name)
+            .map_err(|source| UnpackError::Leaves { entry: name.to_owned(), source })?;
+        match &mut self.changed {
+            Some(folders) if kind == EntryType::Directory => {
+                folders.push((path.as_str().to_owned(), changed_ns));
+                return Ok(());
+            }
+            _ => {}
+        }
+        let (folder, last) = split(path.as_str());
+        let folder = self.open_folder(folder).map_err(UnpackError::at(name))?;
+        utimensat(folder, last, &changed(changed_ns), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(UnpackError::at(name))
+    }
+
     fn add<R: Read>(&mut self, name: &str, entry: &mut tar::Entry<'_, R>) -> Result<(), UnpackError> {
         let path = RelativePath::new(name)
             .map_err(|source| UnpackError::Leaves { entry: name.to_owned(), source })?;
@@ -237,11 +279,28 @@ impl Extraction {
                 let (folder, last) = split(path);
                 let folder = make_folders(self.root.as_fd(), folder).map_err(UnpackError::at(path))?;
                 unlinkat(&folder, last, AtFlags::empty()).map_err(UnpackError::at(path))?;
+                if self.changed.is_some() {
+                    // It led by way of one that was left out: no reason to lose the rest.
+                    continue;
+                }
                 return Err(UnpackError::LinkOutside { entry: path.clone(), target: target.clone() });
             }
         }
         Ok(())
     }
+}
+
+/// What the record of an entry says.
+fn changed_at<R: Read>(entry: &mut tar::Entry<'_, R>) -> Option<i64> {
+    let records = entry.pax_extensions().ok().flatten()?;
+    let found = records.flatten().find(|record| record.key_bytes() == CHANGED_RECORD.as_bytes())?;
+    nanoseconds_of(found.value().ok()?)
+}
+
+fn changed(at_ns: i64) -> Timestamps {
+    let omitted = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let (seconds, nanoseconds) = (at_ns.div_euclid(1_000_000_000), at_ns.rem_euclid(1_000_000_000));
+    Timestamps { last_access: omitted, last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds } }
 }
 
 /// Permission bits of a placed file.

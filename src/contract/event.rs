@@ -42,7 +42,7 @@ event_types! {
     JobReachable "job_reachable" "Its worker answered again.",
     JobEnded "job_ended" "Ended; `data.end` says how.",
     TaskPhase "task_phase" "A phase of the task: staging, environment, executing, finishing.",
-    TaskCheckpoint "task_checkpoint" "The program's checkpoint is kept (`data.artifact`, `data.size_bytes`): another attempt begins with it.",
+    TaskCheckpoint "task_checkpoint" "The program's checkpoint is kept (`data.artifact`, `data.size_bytes`): another attempt begins with it, but for what could not travel (`data.left_out`, by name and reason).",
     TaskDeclined "task_declined" "The worker did not take the task; `data.detail` says why.",
     TaskNotStarted "task_not_started" "The worker did not start the task in time.",
     TaskStuck "task_stuck" "Processes of the task were killed and do not end; `data.processes` names them. What the task holds stays reserved.",

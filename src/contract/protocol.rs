@@ -383,13 +383,16 @@ pub enum Report {
     Finish(Box<Finish>),
 }
 
-/// A checkpoint of a program: a tar of its files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// A checkpoint of a program: a tar of its files, folders and links.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeptCheckpoint {
     /// Its bytes.
     pub artifact: Digest,
     /// How many.
     pub size_bytes: u64,
+    /// What is not in it, as it cannot travel: by name and reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// How a task ended on its worker.

@@ -68,6 +68,28 @@ async fn a_job_that_was_never_retried_keeps_its_end() {
     let job = house.end(house.submit(&shell(text)).await.id).await;
     assert_eq!(job.end.as_ref().unwrap().reason, EndReason::ExitNonzero);
     assert_eq!(kept(&house, &job).await, 0, "what leads out of it does not travel");
+    let told = "not in the checkpoint: `checkpoint/link`: the link leads out of it, to `/etc/passwd`";
+    assert!(job.warnings.iter().any(|warning| warning.detail == told), "{:?}", job.warnings);
+}
+
+#[actix_rt::test]
+async fn the_newest_is_the_newest_in_the_next_attempt_too() {
+    let house = House::new();
+    let _daemon = house.daemon().await;
+    let text = r#"mkdir -p "$GPULAYER_CHECKPOINT_DIR"; cd "$GPULAYER_CHECKPOINT_DIR"
+        if [ "$GPULAYER_ATTEMPT" = 1 ]; then
+            mkdir empty step_9 step_10 step_11; ln -s step_11 last; mkfifo pipe
+            touch -d @1700000009.1 step_9; touch -d @1700000009.2 step_10; touch -d @1700000009.3 step_11
+            exit 1
+        fi
+        ls -td step_*; readlink last; [ -d empty ]"#;
+    let job = house.end(house.submit(&twice(text)).await.id).await;
+    assert_eq!((job.state, job.attempt), (JobState::Succeeded, 2), "{job:?}");
+    assert_eq!(house.log(job.id).await, ["step_11", "step_10", "step_9", "step_11"]);
+    let path = format!("/v1/jobs/{}/events", job.id);
+    let events: Sequence<gpulayer::contract::event::Event> = house.client().get(&path).await.unwrap();
+    let told = events.items.iter().find(|event| event.kind == EventType::TaskCheckpoint).unwrap();
+    assert_eq!(told.data["left_out"], json!(["`checkpoint/pipe`: it is a fifo"]));
 }
 
 async fn retried(house: &House, of: JobId, asked: Value) -> JobId {

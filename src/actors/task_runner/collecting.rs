@@ -98,10 +98,14 @@ pub(super) async fn collect(
         let kept = tokio::select! {
             biased;
             () = hurried.clone(), if folder.has_checkpoint() => Err(STOPPED.to_owned()),
-            kept = checkpoint::keep(&around, &folder) => kept,
+            kept = checkpoint::keep(&around, &assignment.spec, &folder) => kept,
         };
         match kept {
-            Ok(kept) => collection.checkpoint = kept,
+            Ok(kept) => {
+                let details = kept.left_out.into_iter().map(|what| format!("not in the checkpoint: {what}"));
+                collection.warnings.extend(details.map(Warning::of_job));
+                collection.checkpoint = kept.checkpoint;
+            }
             Err(why) => {
                 let detail = format!("the checkpoint could not be kept: {why}");
                 collection.warnings.push(Warning::of_job(detail));

@@ -185,13 +185,15 @@ pub(super) struct Sources {
     pub(super) progress: Progress,
     /// What it yields, if it is a function.
     pub(super) yields: Option<Yields>,
+    /// What was asked for.
+    spec: Arc<JobSpec>,
 }
 
 impl Sources {
     /// Of a task.
     pub(super) fn of(around: &Surroundings, assignment: &Assignment, folder: &TaskFolder) -> Self {
         let progress = Progress::of(around, &assignment.spec, folder);
-        Self { progress, yields: Yields::of(assignment, folder) }
+        Self { progress, yields: Yields::of(assignment, folder), spec: Arc::clone(&assignment.spec) }
     }
 }
 
@@ -202,7 +204,7 @@ pub(super) async fn watch(
     mut bring: impl AsyncFnMut() -> Option<Result<TaskProcess, LaunchError>>,
     around: &Arc<Surroundings>,
     folder: &TaskFolder,
-    Sources { mut progress, yields }: Sources,
+    Sources { mut progress, yields, spec }: Sources,
     mut stops: mpsc::UnboundedReceiver<(StopReason, bool)>,
     mut tell: impl FnMut(Event),
 ) {
@@ -235,7 +237,7 @@ pub(super) async fn watch(
                 }
                 let due = checkpoints.due(clock::now()).filter(|_| keeping.is_none());
                 if let Some(counted) = due.filter(|counted| folder.wants_checkpoint(*counted)) {
-                    keeping = Some(Box::pin(keep_checkpoint(around.clone(), folder.clone(), counted)));
+                    keeping = Some(Box::pin(keep_checkpoint(around.clone(), spec.clone(), folder.clone(), counted)));
                 }
                 continue;
             }
@@ -290,13 +292,18 @@ type Kept = Result<Option<KeptCheckpoint>, Unkept>;
 struct Unkept;
 
 /// Keeps the checkpoint that the program counts as this one.
-async fn keep_checkpoint(around: Arc<Surroundings>, folder: TaskFolder, counted: u64) -> Kept {
-    match checkpoint::keep(&around, &folder).await {
+async fn keep_checkpoint(
+    around: Arc<Surroundings>,
+    spec: Arc<JobSpec>,
+    folder: TaskFolder,
+    counted: u64,
+) -> Kept {
+    match checkpoint::keep(&around, &spec, &folder).await {
         Ok(kept) => {
             if let Err(error) = folder.note_checkpoint(counted) {
                 tracing::warn!(%error, "a checkpoint is kept once more at the task's end");
             }
-            Ok(kept)
+            Ok(kept.checkpoint)
         }
         Err(why) => {
             tracing::warn!(why, "a checkpoint could not be kept");

@@ -195,14 +195,17 @@ pub(super) fn place(
     let path =
         RelativePath::new(path).map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
     let workspace = root.map_err(|error| failed(EndReason::PrepareFailed, error.to_string()))?;
-    place_input(&artifact.file, workspace.as_fd(), &path, mode, unpack).map_err(|error| {
-        let reason = match &error {
-            UnpackError::StorageFull { .. } => EndReason::DiskFull,
-            UnpackError::Io { .. } => EndReason::PrepareFailed,
-            _ => EndReason::InputUnavailable,
-        };
-        failed(reason, said(&error))
-    })
+    place_input(&artifact.file, workspace.as_fd(), &path, mode, unpack)
+        .map_err(|error| not_placed(shown, &error))
+}
+
+pub(super) fn not_placed(shown: &str, error: &UnpackError) -> Failure {
+    let reason = match error {
+        UnpackError::StorageFull { .. } => EndReason::DiskFull,
+        UnpackError::Io { .. } => EndReason::PrepareFailed,
+        _ => EndReason::InputUnavailable,
+    };
+    Failure { reason, detail: format!("{shown}: {}", said(error)) }
 }
 
 pub(super) async fn off_thread(

@@ -59,7 +59,7 @@ impl LiveJob {
             Report::Decline { detail } => self.decline(ledger, rank, detail),
             Report::Stuck { processes } => self.stuck(ledger, rank, processes),
             Report::Progress { progress } => self.progressed(ledger, rank, progress),
-            Report::Checkpoint { kept } => self.checkpoint_kept(ledger, rank, *kept),
+            Report::Checkpoint { kept } => self.checkpoint_kept(ledger, rank, kept.clone()),
             Report::Yielded { first_n, values } => self.take_yielded(ledger, rank, *first_n, values),
             Report::Finish(finish) => self.finish(ledger, rank, finish),
         }
@@ -133,9 +133,12 @@ impl LiveJob {
     /// Of a gang that of rank 0.
     fn checkpoint_kept(&mut self, ledger: &mut Ledger, rank: usize, kept: Option<KeptCheckpoint>) -> Judged {
         let (placed, _) = self.runs(rank).ok_or(ReportRefusal::StaleEpoch)?;
-        if let Some(KeptCheckpoint { artifact, size_bytes }) = kept.filter(|_| rank == 0) {
+        if let Some(KeptCheckpoint { artifact, size_bytes, left_out }) = kept.filter(|_| rank == 0) {
             self.replace_checkpoint(ledger, Some(artifact));
-            let data = json!({"artifact": artifact, "size_bytes": size_bytes});
+            let mut data = json!({"artifact": artifact, "size_bytes": size_bytes});
+            if !left_out.is_empty() {
+                data["left_out"] = json!(left_out);
+            }
             self.event(ledger, Some(placed.task_id), EventType::TaskCheckpoint, data);
             self.moved(ledger);
         }
