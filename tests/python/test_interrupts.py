@@ -7,12 +7,14 @@ import functools
 import os
 import signal
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
 import gpulayer as gl
 import pytest
 from conftest import until
+from gpulayer import background
 from gpulayer.client import Client
 from test_notebook import Watched, surroundings
 from test_process import is_parked, started
@@ -179,6 +181,38 @@ def test_cancelling_a_task_is_the_same_without_a_word(
 
     asyncio.run(work())
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_task_that_is_cancelled_before_the_first_step_of_its_work_is_told_all_the_same() -> None:
+    gate = threading.Event()
+    after: list[str] = []
+
+    class Tells:
+        def interrupted(self) -> None: ...
+
+        async def cancelled(self) -> None:
+            after.append("cancelled")
+
+    async def submits() -> None:
+        background.if_left(Tells())
+        after.append("submitted")
+        await asyncio.Event().wait()
+
+    async def leaves() -> None:
+        loop = background.current().hold()
+        loop.call_soon_threadsafe(gate.wait)
+        task = asyncio.ensure_future(background.join(submits()))
+        await asyncio.sleep(0)
+        task.cancel()
+        # What the task does when it hears of it comes before the work goes on.
+        asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(gate.set))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        background.current().let_go()
+
+    asyncio.run(leaves())
+    assert after == ["submitted", "cancelled"]
 
 
 @pytest.mark.filterwarnings("default")  # those of the notebook's own libraries

@@ -219,9 +219,9 @@ async def join(work: Coroutine[Any, Any, R]) -> R:
         call.leave(failed)
         if isinstance(failed, GPUlayerError):
             raise failed.with_traceback(None) from failed.__cause__
-        if isinstance(failed, asyncio.CancelledError) and call.aftermath is not None:
+        if isinstance(failed, asyncio.CancelledError):
             # Carried out to its end, also when the caller is cancelled once more.
-            after = asyncio.run_coroutine_threadsafe(call.aftermath.cancelled(), call.loop)
+            after = asyncio.run_coroutine_threadsafe(call.unwound(), call.loop)
             await asyncio.shield(asyncio.wrap_future(after))
         raise
     finally:
@@ -262,6 +262,14 @@ class _Call(Generic[R]):
                 if self._task is None:
                     self._work.close()
         _stop_if_over(self._background)
+
+    async def unwound(self) -> None:
+        """After a task that was cancelled, on the loop: what comes after the work is known when that has ended, whose
+        first step may be still to come."""
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_UNWOUND_WITHIN_S)
+        if self.aftermath is not None:
+            await self.aftermath.cancelled()
 
     def let_go(self, wait: bool) -> None:
         self._background.let_go(wait)
