@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import signal
+import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import gpulayer as gl
 import pytest
 from conftest import until
-from gpulayer import background
+from gpulayer import background, interrupts
 from gpulayer.client import Client
 from test_notebook import Watched, surroundings
 from test_process import is_parked, started
@@ -127,6 +128,31 @@ def test_an_interrupt_before_the_answer_leaves_nothing_behind(
     kept = client.attach(sent[-1])
     assert not kept.ended and f"job {kept} goes on · {steps(kept)}" in capsys.readouterr().err
     kept.cancel(now=True).wait()
+
+
+def test_one_that_nobody_can_be_told_of_is_cancelled_all_the_same(
+    client: gl.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client.submit(gl.command(["sleep", "60"]))
+    near, far = os.pipe()
+    os.close(near)
+    with os.fdopen(far, "w") as closed, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", closed)
+        interrupts.Ends(job).interrupted()
+        # What could not be written is not tried again when it is closed.
+        with pytest.raises(BrokenPipeError):
+            closed.close()
+    assert job.state == "cancelled"
+
+
+def test_what_is_configured_and_cannot_be_used_is_no_default(
+    client: gl.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client.submit(gl.command(["true"]))
+    monkeypatch.setattr("gpulayer.default._client", None)
+    monkeypatch.setenv("GPULAYER_URL", "nonsense url")
+    shown = f'gpulayer --server {client.endpoint} show {job.id[-6:]} · client.attach("{job.id}")'
+    assert interrupts.next_steps(job) == shown
 
 
 def test_a_map_that_is_iterated_over_is_such_a_call(client: gl.Client, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Iterable, Optional, overload
 
 from .attaching import AnyJob, J
 from .client import AnySpec, Client, connect
+from .errors import ConfigurationError
 from .job_handle import Job
 from .records import Explanation
 from .server_choice import choose
@@ -37,7 +38,11 @@ def is_default(client: Client) -> bool:
     with _lock:
         if _client is not None:
             return client is _client
-    return choose(None).target.endpoint == client.endpoint
+    try:
+        return choose(None).target.endpoint == client.endpoint
+    except ConfigurationError:
+        # What is configured can be used by nobody.
+        return False
 
 
 def submit(spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False) -> Job:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from typing import TYPE_CHECKING
@@ -94,8 +95,11 @@ def next_steps(job: Job) -> str:
 
 
 def say(text: str) -> None:
-    """A line on standard error, below the `^C` of a terminal."""
-    if sys.stderr is not None:
+    """A line on standard error, below the `^C` of a terminal. Where nobody can read it any more, what is to be done is done
+    all the same."""
+    if sys.stderr is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
         below = "\n" if sys.stderr.isatty() else ""
         sys.stderr.write(f"{below}gpulayer: {text}\n")
         sys.stderr.flush()
