@@ -155,6 +155,34 @@ def test_what_is_configured_and_cannot_be_used_is_no_default(
     assert interrupts.next_steps(job) == shown
 
 
+@pytest.mark.parametrize("calls", ["work.run(1)", "for value in work.map(range(2)): pass"])
+def test_what_else_comes_over_a_call_cancels_it_as_well(calls: str, client: gl.Client, tmp_path: Path) -> None:
+    script = Script(tmp_path, f"import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n{calls}")
+    script.begun()
+    until(functools.partial(is_parked, script.process.pid))
+    script.process.terminate()
+    _, err = script.process.communicate(timeout=60)
+    [job] = [each for each in client.jobs() if each.record.parent is None]
+    assert (script.process.returncode, err) == (7, f"gpulayer: cancelling {job.noun} {job} · {steps(job)}\n")
+    assert job.wait(60).state == "cancelled"
+
+
+def test_an_order_that_the_server_is_silent_to_is_told_of_and_goes_on(
+    client: gl.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_S", 0.1)
+    job = client.submit(gl.command(["sleep", "60"]))
+    daemon = client.server().pid
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        background.run(interrupts.Ends(job).cancelled())
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    [told] = caplog.messages
+    assert told.startswith(f"job {job} may go on: ") and told.endswith(steps(job))
+    assert job.wait(60).state == "cancelled"
+
+
 def test_a_map_that_is_iterated_over_is_such_a_call(client: gl.Client, tmp_path: Path) -> None:
     (tmp_path / "end-0").touch()
     script = Script(tmp_path, "for value in work.map(range(3)):\n    print(value, flush=True)")
@@ -215,6 +243,8 @@ def test_a_task_that_is_cancelled_before_the_first_step_of_its_work_is_told_all_
 
     class Tells:
         def interrupted(self) -> None: ...
+
+        def left(self) -> None: ...
 
         async def cancelled(self) -> None:
             after.append("cancelled")

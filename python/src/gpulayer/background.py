@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import weakref
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextvars import ContextVar
 from typing import Any, Callable, Coroutine, Generic, Optional, Protocol, TypeVar
 
@@ -159,6 +159,9 @@ class Aftermath(Protocol):
     def interrupted(self) -> None:
         """After a Ctrl-C, in the thread that waited, when the work has ended."""
 
+    def left(self) -> None:
+        """The same after any other exception that came over the waiter, such as one of a signal's handler."""
+
     async def cancelled(self) -> None:
         """After the awaiting task was cancelled, on the background loop. Raises nothing."""
 
@@ -172,7 +175,8 @@ def if_left(aftermath: Aftermath) -> None:
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
-    """Carries out, and waits. An interrupt of the waiting (Ctrl-C) cancels the work and goes on as it is.
+    """Carries out, and waits. What comes over the waiting (Ctrl-C, `sys.exit()` in a signal's handler) cancels the work
+    and goes on as it is.
 
     Errors of this package come without the frames of this thread: they say what happened, and where the call was made
     is what counts.
@@ -187,13 +191,16 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         return call.future.result()
     except BaseException as failed:
         call.leave(failed)
-        if isinstance(failed, GPUlayerError):
-            raise failed.with_traceback(None) from failed.__cause__
-        if isinstance(failed, KeyboardInterrupt):
-            # What it shows of its progress is gone then, and what comes after it is known.
-            wait({call.future}, _UNWOUND_WITHIN_S)
-            if call.aftermath is not None:
-                call.aftermath.interrupted()
+        if call.has_raised(failed):
+            if isinstance(failed, GPUlayerError):
+                raise failed.with_traceback(None) from failed.__cause__
+            raise
+        # What it shows of its progress is gone then, and what comes after it is known.
+        wait({call.future}, _UNWOUND_WITHIN_S)
+        is_interrupt = isinstance(failed, KeyboardInterrupt)
+        if call.aftermath is not None:
+            (call.aftermath.interrupted if is_interrupt else call.aftermath.left)()
+        if is_interrupt:
             # Where it waited says nothing.
             raise failed.with_traceback(None)
         raise
@@ -251,16 +258,23 @@ class _Call(Generic[R]):
     def begin_soon(self) -> None:
         self.loop.call_soon_threadsafe(self._begin)
 
+    def has_raised(self, failed: BaseException) -> bool:
+        """Whether it is the work that failed so, and not its waiter."""
+        if self.future.cancelled():
+            return isinstance(failed, CancelledError)
+        return self.future.done() and self.future.exception() is failed
+
     def leave(self, failed: BaseException) -> None:
-        """Ends the work, unless it has ended with an error of this package. Of a daemon thread at the end of the process
-        this is the end."""
-        if not isinstance(failed, GPUlayerError):
+        """Ends the work, unless it has ended with this error. Of a daemon thread at the end of the process this is the
+        end."""
+        if not self.has_raised(failed):
             try:
                 self.loop.call_soon_threadsafe(self._end)
             except RuntimeError:
                 # The loop ended a moment ago, and did not carry it out or has ended it.
                 if self._task is None:
                     self._work.close()
+                    self.future.cancel()
         _stop_if_over(self._background)
 
     async def unwound(self) -> None:
@@ -305,6 +319,14 @@ class _Call(Generic[R]):
 
 #: The call that the running task carries out. Weak: a context stays with each connection that was made in it.
 _running: ContextVar[Optional[weakref.ref[_Call[Any]]]] = ContextVar("gpulayer_running", default=None)
+
+
+def soon(work: Coroutine[Any, Any, R]) -> Future[R]:
+    """Carries out, and waits for nothing: for finalizers, which come in the middle of anything."""
+    call = _Call(work)
+    call.future.add_done_callback(lambda _: call.let_go(wait=False))
+    call.begin_soon()
+    return call.future
 
 
 def _stop_if_over(background: Background) -> None:

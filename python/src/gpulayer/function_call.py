@@ -316,16 +316,33 @@ class Submission:
             job = background.run(self._found())
             (interrupts.Ends(job) if self._key is None else interrupts.GoesOn(job)).interrupted()
 
+    def left(self) -> None:
+        """The same after another exception of the caller's."""
+        if self._posting is None or self._key is not None:
+            return
+        if self._job is not None:
+            interrupts.Ends(self._job).left()
+        else:
+            interrupts.say(f"cancelling the call of {self.name}")
+            background.run(self.cancelled())
+
     async def cancelled(self) -> None:
         """The same for a task that was cancelled."""
         if self._posting is None or self._key is not None:
             return
+        if self._job is not None:
+            await interrupts.Ends(self._job).cancelled()
+        else:
+            may = "a call of %s was cut off, and may go on: its server has not answered within %g s"
+            await interrupts.for_a_while(self._ended(), may, self.name, interrupts.PATIENCE_S)
+
+    async def _ended(self) -> None:
         try:
             job = await self._found()
         except GPUlayerError as failed:
             _LOG.warning("a call of %s was cut off, and may go on: %s", self.name, failed)
         else:
-            await interrupts.Ends(job).cancelled()
+            await interrupts.Ends(job).ordered()
 
     async def _found(self) -> Job:
         """The job, also when its submission was cut off before the answer: the same again is the same job."""

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Coroutine
 
 from . import background
 from .errors import GPUlayerError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from .job_handle import Job
 
 _LOG = logging.getLogger("gpulayer")
+#: How long who leaves waits until the order to cancel is on disk.
+PATIENCE_S = 10.0
 
 
 class GoesOn:
@@ -27,6 +30,9 @@ class GoesOn:
         """Says how to come back to it."""
         say(f"{_called(self._job)} goes on · {next_steps(self._job)}")
 
+    def left(self) -> None:
+        """As a task that is cancelled."""
+
     async def cancelled(self) -> None:
         """A task that is cancelled is its program's matter, which has the job."""
 
@@ -35,6 +41,9 @@ class _Alone:
     """The `background.Aftermath` of waiting that whoever waits says everything about."""
 
     def interrupted(self) -> None:
+        """Nothing."""
+
+    def left(self) -> None:
         """Nothing."""
 
     async def cancelled(self) -> None:
@@ -64,12 +73,52 @@ class Ends:
             return
         say(f"{_called(job)} was told to end at once, and is not waited for · {next_steps(job)}")
 
+    def left(self) -> None:
+        """Cancels it, and says so; returns when the order is on disk. Its end is not waited for: a signal's handler that
+        raises wants the program to go on with something else, or to end."""
+        say(f"cancelling {_called(self._job)} · {next_steps(self._job)}")
+        background.run(self.cancelled())
+
     async def cancelled(self) -> None:
         """Cancels it; returns when the order is on disk."""
+        may = "%s may go on: its server has not answered within %g s; the order to cancel it is tried on · %s"
+        await for_a_while(self.ordered(), may, _called(self._job), PATIENCE_S, next_steps(self._job))
+
+    async def ordered(self) -> None:
+        """The same, however long it takes. Raises nothing."""
         try:
             await _order(self._job, False)
         except GPUlayerError as failed:
-            _LOG.warning("%s goes on, it could not be cancelled: %s", _called(self._job), failed)
+            called, steps = _called(self._job), next_steps(self._job)
+            _LOG.warning("%s goes on, it could not be cancelled: %s · %s", called, failed, steps)
+
+
+class Quiet:
+    """Of another `background.Aftermath` what is not said and done by whoever waits."""
+
+    def __init__(self, after: background.Aftermath) -> None:
+        self.left = after.left
+
+    def interrupted(self) -> None:
+        """Nothing."""
+
+    async def cancelled(self) -> None:
+        """Nothing."""
+
+
+#: What goes on when nobody waits for it any more.
+_going_on: set[asyncio.Future[None]] = set()
+
+
+async def for_a_while(order: Coroutine[Any, Any, None], late: str, *words: object) -> None:
+    """Carries out what ends a job, whose caller has something else to do. It is waited for `PATIENCE_S`, then warned of,
+    and goes on trying."""
+    going_on = asyncio.ensure_future(order)
+    _going_on.add(going_on)
+    going_on.add_done_callback(_going_on.discard)
+    done, _ = await asyncio.wait({going_on}, timeout=PATIENCE_S)
+    if not done:
+        _LOG.warning(late, *words)
 
 
 async def _order(job: Job, now: bool) -> None:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
-from . import interrupts, routes
+from . import background, interrupts, routes
 from .errors import GPUlayerError, NoWorkerFitsError, RemoteError, UnexpectedAnswerError, WaitTimeoutError
 from .event_stream import Follower
 from .function_job import FunctionJob, calls_at, calls_of
@@ -39,7 +39,7 @@ Indexed = tuple[int, Outcome]
 
 class MapFeed:
     """The `Batches` of a map: places of arguments with their outcomes. `is_the_call`: nobody else has the map, which is
-    not left behind if no worker could ever take it. `at_once`: all are taken before anything is done with them."""
+    not left behind if no worker could ever take it. `at_once`: all are taken before anything is done with them. `after`: comes after waiting for them that is broken off."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class MapFeed:
         *,
         is_the_call: bool = False,
         at_once: bool = False,
+        after: Optional[background.Aftermath] = None,
     ) -> None:
         self._map = map
         self._session = map.client.session
@@ -58,6 +59,7 @@ class MapFeed:
         self._deadline: Optional[float] = None
         self._is_the_call = is_the_call
         self._at_once = at_once
+        self._after = after
         self._line = Line(progress)
         self._began = self._heard = time.monotonic()
         self._asked = float("-inf")
@@ -79,6 +81,8 @@ class MapFeed:
         """Outcomes that have come; `None` after the last."""
         if not self._map.id:
             return None
+        if self._after is not None:
+            background.if_left(self._after)
         if self._deadline is None:
             self._deadline = time.monotonic() + (self._timeout if self._timeout is not None else float("inf"))
             await self._begin()

@@ -134,7 +134,8 @@ class Map(Job, Generic[R]):
 
     def _iterated(self, progress: Optional[bool]) -> Values[R]:
         after = interrupts.Ends(self) if self.is_ours else interrupts.GoesOn(self)
-        feed = Stream(lambda: MapFeed(self, self.ordered, None, progress, is_the_call=self.is_ours))
+        quiet, ours = interrupts.Quiet(after), self.is_ours
+        feed = Stream(lambda: MapFeed(self, self.ordered, None, progress, is_the_call=ours, after=quiet))
         return Values(feed, self.return_exceptions, after)
 
     @property
