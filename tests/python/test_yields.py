@@ -14,7 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, AsyncIterator, Generator, Iterator
+from typing import Any, AsyncIterator, Generator, Iterator, cast
 
 import gpulayer as gl
 import pytest
@@ -450,6 +450,33 @@ def test_on_a_loop(client: gl.Client) -> None:
         assert (await last.wait.aio(60)).state == "cancelled"
 
     asyncio.run(main())
+
+
+def test_a_run_that_is_forgotten_on_a_loop_does_not_hold_it_up(client: gl.Client) -> None:
+    @gl.remote(client=client, grace=0)
+    def forever() -> Iterator[int]:
+        import time
+
+        while True:
+            yield 1
+            time.sleep(0.01)
+
+    daemon = client.server().pid
+
+    async def main() -> None:
+        async for _ in cast(Any, forever.run()):
+            # Who waited for it here would wait in vain.
+            os.kill(daemon, signal.SIGSTOP)
+            break
+        gc.collect()
+        os.kill(daemon, signal.SIGCONT)
+
+    try:
+        asyncio.run(main())
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    [job] = client.jobs()
+    assert job.wait(60).state == "cancelled"
 
 
 def test_a_map_of_generators_gives_lists(client: gl.Client) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import time
 import weakref
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Generic, Mapping, Optional, Sequence, TypeVar
 
 from . import background, interrupts, routes
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from .function_job import FunctionJob
 
 Y = TypeVar("Y")
-#: How long leaving a run waits until the order to cancel its job is on disk.
-_LEAVE_WITHIN_S = 10.0
 
 
 class Yields(Generic[Y]):
@@ -200,7 +199,8 @@ class _Run:
     def lost(self) -> None:
         """Nobody can ask for a value any more. As a coroutine that is never awaited, a run that never began is a mistake."""
         never_began = self.is_open and self._submission is not None
-        _leave(self)
+        # A finalizer may come on the caller's own loop, or with any lock held.
+        _leave_soon(self)
         if never_began:
             self._place.say(f"{self.name}.run(…) was never iterated over, so it did not begin: it is a generator")
 
@@ -212,13 +212,23 @@ class _Run:
         if self._submission is not None:
             self._submission.drop()
         if self.job is not None and not self.job.ended and not self.is_kept:
-            # Whoever leaves has an end of their own to go to.
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(interrupts.Ends(self.job).cancelled(), _LEAVE_WITHIN_S)
+            await interrupts.Ends(self.job).cancelled()
 
 
-#: What is to be left at the end of the process.
+class _Ends(interrupts.Ends):
+    """The `background.Aftermath` of waiting for a run's values: whatever it ends with, the run cancels its job. Of Ctrl-C
+    there is more to say."""
+
+    def left(self) -> None:
+        """Nothing."""
+
+    async def cancelled(self) -> None:
+        """Nothing."""
+
+
+#: What is to be left at the end of the process, and what is being left by nobody who waits for that.
 _runs: weakref.WeakSet[_Run] = weakref.WeakSet()
+_leaving: set[Future[None]] = set()
 
 
 def _leave(run: _Run) -> None:
@@ -226,27 +236,32 @@ def _leave(run: _Run) -> None:
     if not run.is_open:
         return
     if background.current().is_current():
-        leaving = asyncio.ensure_future(run.leave())
+        _leave_soon(run)
+    else:
+        background.run(run.leave())
+
+
+def _leave_soon(run: _Run) -> None:
+    if run.is_open:
+        leaving = background.soon(run.leave())
         _leaving.add(leaving)
         leaving.add_done_callback(_leaving.discard)
-        return
-    background.run(run.leave())
 
 
 def _leave_all() -> None:
     for run in list(_runs):
-        _leave(run)
+        _leave_soon(run)
+    wait(list(_leaving))
 
 
-_leaving: set[asyncio.Future[None]] = set()
-# Asked before the background ends, which was registered first.
 atexit.register(_leave_all)
 
 
 class RunYields(Generic[Y]):
     """A run of a generator: its values, for `for` and `async for`. It begins with the first that is asked for. Who leaves
-    it before its end, by `break`, an exception or Ctrl-C, or by `close`, cancels the job, and the order is on disk by then.
-    A job with a `key` of the caller's goes on."""
+    it before its end, by `break`, an exception or Ctrl-C, or by `close`, cancels the job. The order is on disk when `close`
+    returns; of a run that nobody refers to any more soon after, and when the program ends. A job with a `key` of the caller's
+    goes on."""
 
     def __init__(self, submission: Submission) -> None:
         self._values: Optional[Yields[Y]] = None
@@ -265,7 +280,7 @@ class RunYields(Generic[Y]):
 
     def _begun(self) -> Optional[Yields[Y]]:
         if self._values is None and self._run.job is not None:
-            kept = interrupts.GoesOn if self._run.is_kept else interrupts.Ends
+            kept = interrupts.GoesOn if self._run.is_kept else _Ends
             self._values = Yields(self._run.job, aftermath=kept(self._run.job))
         return self._values
 
