@@ -250,6 +250,21 @@ def test_what_cannot_be_raised_as_itself_says_what_it_was() -> None:
         assert failed.value.type == kind and told in str(failed.value)
 
 
+def test_a_call_that_loses_its_server_names_the_job_that_goes_on(
+    client: gl.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_: object) -> Any:
+        raise gl.CutError("the connection was cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpulayer.function_job.FunctionJob.outcome", lost)
+        with pytest.raises(gl.CutError) as failed:
+            gl.remote(client=client)(len).run("abc")
+    [job] = client.jobs()
+    assert failed.value.job == job
+    assert str(failed.value).startswith(f"the connection was cut\n  job {job} goes on · gpulayer ")
+
+
 def test_a_job_that_ends_otherwise_is_a_failed_job() -> None:
     @gl.remote
     def end(how: str) -> None:

@@ -50,6 +50,9 @@ class ConfigurationError(GPUlayerError):
 class ConnectionFailedError(GPUlayerError, ConnectionError):
     """The server was not there, went away, or fell silent."""
 
+    #: The job that goes on, where the call that lost its server is all that knew of it.
+    job: Optional[Job] = None
+
 
 class UnreachableError(ConnectionFailedError):
     """Nothing listens there, or it cannot be reached. The call was not carried out."""

@@ -18,7 +18,7 @@ from . import artifacts, background, interrupts, library, notices, sent_projects
 from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
 from .client import Client
 from .default import default_client
-from .errors import ConfigurationError, GPUlayerError, RefusedError
+from .errors import ConfigurationError, ConnectionFailedError, GPUlayerError, RefusedError
 from .function_job import CALLS_LABEL, OWN_LABELS, FunctionJob
 from .maps import Map
 from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator
@@ -283,7 +283,12 @@ class Submission:
 
     async def run(self) -> Outcome:
         """Submits, waits, and has the outcome. Somebody sits and waits: what no worker could ever take is refused."""
-        return await (await self.submit(refuse_impossible=True)).outcome()
+        job = await self.submit(refuse_impossible=True)
+        try:
+            return await job.outcome()
+        except ConnectionFailedError as lost:
+            # The caller has nothing else of it.
+            raise interrupts.named(lost, job)
 
     async def submit(self, refuse_impossible: bool = False) -> FunctionJob[Any]:
         """Submits one call. `refuse_impossible`: unless no worker could ever take it."""

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Coroutine
 
 from . import background
-from .errors import GPUlayerError
+from .errors import ConnectionFailedError, GPUlayerError
 
 if TYPE_CHECKING:
     from .job_handle import Job
@@ -141,6 +141,13 @@ def next_steps(job: Job) -> str:
     is_default = default.is_default(client)
     server = "" if is_default else f"--server {client.endpoint} "
     return f'gpulayer {server}show {job.id[-6:]} · {"gl" if is_default else "client"}.attach("{job.id}")'
+
+
+def named(lost: ConnectionFailedError, job: Job) -> ConnectionFailedError:
+    """An error of waiting for a job that nobody else knows of: says that it goes on, and has it."""
+    lost.args = (f"{lost}\n  {_called(job)} goes on · {next_steps(job)}",)
+    lost.job = job
+    return lost
 
 
 def say(text: str) -> None:
