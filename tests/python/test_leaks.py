@@ -16,7 +16,7 @@ from typing import Any, Iterator
 import gpulayer as gl
 import pytest
 from conftest import SOURCES, until
-from gpulayer import background
+from gpulayer import background, daemon_threads
 
 BEGIN = """
 import asyncio, gc, os, sys, threading, time
@@ -180,6 +180,31 @@ atexit.register(late)
     assert out == "this process is ending, and its connections are closed\n"
 
 
+def test_handlers_of_the_end_may_call_what_was_imported_before_them(endless: gl.Job, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = f"""
+import atexit, gpulayer
+atexit.register(lambda: print(gpulayer.local().put({str(tmp_path / "file")!r})[:11], flush=True))
+"""
+    assert ended(endless, "client.whoami()", before=before) == "artifact://\n"
+
+
+def test_threads_that_outlive_the_main_one_work_on(endless: gl.Job, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    script = f"""
+    def late():
+        threading.main_thread().join()
+        print(client.whoami().role, client.put({str(tmp_path / "file")!r})[:11])
+        try:
+            gl.connect("http://localhost:9").whoami()
+        except gl.UnreachableError:
+            print("not there")
+    client.whoami()
+    threading.Thread(target=late).start()
+    """
+    assert ended(endless, script) == "admin artifact://\nnot there\n"
+
+
 def test_an_error_in_the_middle_is_the_only_one(endless: gl.Job) -> None:
     ended(endless, "for line in job.logs(follow=True): 1 / 0", status=1, err="\nZeroDivisionError: division by zero\n")
     script = """
@@ -279,6 +304,37 @@ def test_jobs_go_through_process_pools(endless: gl.Job, way: str) -> None:
             print(other == job, other.state, other.client is client)
     """
     assert ended(endless, script) == "True running True\n" * 3
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_the_next_call_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ours = background.Background()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuses)
+        with pytest.raises(gl.GPUlayerError, match="can't start new thread"):
+            ours.hold()
+    begun = threading.Event()
+    ours.hold().call_soon_threadsafe(begun.set)
+    assert begun.wait(60)
+    ours.let_go()
+
+
+def test_work_that_no_thread_can_be_started_for_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    threads = daemon_threads.DaemonThreads()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuses)
+        assert threads.submit(str, 1).result(0) == "1"
+    for _ in range(2):
+        assert threads.submit(threading.current_thread).result(60).daemon
+    failing = threads.submit(int, "no number")
+    with pytest.raises(ValueError):
+        failing.result(60)
+    threads.shutdown()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

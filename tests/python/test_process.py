@@ -211,6 +211,27 @@ def _in_a_lock(pid: int) -> bool:
     return number == "202"
 
 
+def test_a_start_of_the_daemon_that_hangs_does_not_hold_the_end_up(home: Path, tmp_path: Path) -> None:
+    program = tmp_path / "hangs"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600\n")
+    program.chmod(0o755)
+    out = ran(
+        f"""
+        import asyncio, os, gpulayer as gl
+        async def main():
+            asking = asyncio.ensure_future(gl.local(binary={str(program)!r}).whoami.aio())
+            while not os.path.exists("{tmp_path}/pid"):
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            await asyncio.wait([asking])
+            print(asking.cancelled())
+        asyncio.run(main())
+        """
+    )
+    assert out == "True\n"
+    until(lambda: not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text().strip()}"))
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_fork_speaks_over_connections_of_its_own(client: gl.Client) -> None:
     client.whoami()

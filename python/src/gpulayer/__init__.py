@@ -22,6 +22,8 @@ Importing costs next to nothing: a name brings its module along when it is first
 
 from __future__ import annotations
 
+import atexit
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -140,6 +142,17 @@ if not TYPE_CHECKING:
             # That is another one for each call of a process that serves several.
             globals()[name] = value
         return value
+
+
+def _end() -> None:
+    background = sys.modules.get(f"{__name__}.background")
+    if background is not None:
+        background.end()
+
+
+# From here, and not from what ends: handlers that a program registers after its import come before, and may use this
+# package, though its first call, which brings the rest along, comes later.
+atexit.register(_end)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,6 @@ Python stops without a word, and so they hear nothing of it.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import math
 import os
 import threading
@@ -20,6 +19,7 @@ from contextvars import ContextVar
 from typing import Any, Callable, Coroutine, Generic, Optional, Protocol, TypeVar
 
 from . import notebook
+from .daemon_threads import DaemonThreads
 from .errors import GPUlayerError
 
 R = TypeVar("R")
@@ -53,13 +53,31 @@ class Background:
                 raise RuntimeError("this process is ending, and its connections are closed")
             self._holders += 1
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                # Under `-X dev` others' loops are looked at; what takes long here is not theirs to mend.
-                self._loop.slow_callback_duration = math.inf
-                self._loop.set_exception_handler(_unheard)
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="gpulayer", daemon=True)
-                self._thread.start()
+                try:
+                    self._begin()
+                except (RuntimeError, OSError) as fault:
+                    self._holders -= 1
+                    raise GPUlayerError(
+                        f"the thread that speaks with servers cannot be started: {fault}. A process has limits of open files "
+                        "and threads (`ulimit -n -u`); one that is ending, or a subinterpreter, may start none"
+                    ) from fault
+            assert self._loop is not None
             return self._loop
+
+    def _begin(self) -> None:
+        loop, threads = asyncio.new_event_loop(), DaemonThreads()
+        # Under `-X dev` others' loops are looked at; what takes long here is not theirs to mend.
+        loop.slow_callback_duration = math.inf
+        loop.set_exception_handler(_unheard)
+        loop.set_default_executor(threads)
+        self._loop = loop
+        try:
+            self._thread = threading.Thread(target=self._serve, args=(loop, threads), name="gpulayer", daemon=True)
+            self._thread.start()
+        except RuntimeError:
+            self._loop = self._thread = None
+            loop.close()
+            raise
 
     def let_go(self, wait: bool = True) -> None:
         """The last one ends it. `wait`: returns when its thread is gone."""
@@ -88,7 +106,7 @@ class Background:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_END_WITHIN_S)
 
-    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop, threads: DaemonThreads) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
@@ -99,9 +117,8 @@ class Background:
             loop.run_until_complete(loop.shutdown_asyncgens())
             # A generator that ends leaves those within it to be closed, by tasks of their own.
             loop.run_until_complete(_end_tasks(loop, _GENERATORS_WITHIN_S))
-            # At the end of the process Python has waited for these threads already, and starts no others.
-            if not self.is_over:
-                loop.run_until_complete(loop.shutdown_default_executor())
+            # The end of the process waits for none of them.
+            threads.shutdown(wait=not self.is_over)
             asyncio.set_event_loop(None)
             loop.close()
 
@@ -344,4 +361,20 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(lambda: _current.end())
+
+#: Asked at the end of the process, while there are connections.
+_before_end: list[Callable[[], None]] = []
+
+
+def before_end(leaving: Callable[[], None]) -> None:
+    """Registers what needs connections at the end of the process."""
+    _before_end.append(leaving)
+
+
+def end() -> None:
+    """For the end of the process."""
+    try:
+        for leaving in _before_end:
+            leaving()
+    finally:
+        _current.end()

@@ -3,17 +3,13 @@ decided in one place, the `gpulayer` program: it is asked to store the folder, w
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
-import signal
-import subprocess
-import threading
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
-from . import routes
+from . import programs, routes
 from .errors import ConfigurationError, DaemonError
 from .own_daemon import find_binary
 from .session import Session
@@ -77,40 +73,9 @@ def _env(session: Session) -> dict[str, str]:
 
 async def _run(command: list[str], env: Mapping[str, str]) -> tuple[int, bytes, str]:
     """Status, output and what it said. Who stops waiting ends it."""
-    call = _Call(command, env)
     try:
-        status, out, err = await asyncio.get_running_loop().run_in_executor(None, call.run)
+        status, out, err = await programs.asked(command, env)
     except OSError as fault:
         raise ConfigurationError(f"cannot start {command[0]}: {fault}") from fault
-    finally:
-        call.end()
     text = err.decode("utf-8", "replace").strip()
     return status, out, text[len("gpulayer: ") :] if text.startswith("gpulayer: ") else text
-
-
-class _Call:
-    """A program in a thread, and its end from another: it is waited for by whom it was started, whatever comes."""
-
-    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
-        self._command, self._env = command, env
-        self._lock = threading.Lock()
-        self._running: Optional[subprocess.Popen[bytes]] = None
-        self._over = False
-
-    def run(self) -> tuple[int, bytes, bytes]:
-        pipe = subprocess.PIPE
-        with self._lock:
-            if self._over:
-                return -signal.SIGKILL, b"", b""
-            self._running = subprocess.Popen(
-                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
-            )
-        with self._running as running:
-            out, err = running.communicate()
-        return running.returncode, out, err
-
-    def end(self) -> None:
-        with self._lock:
-            self._over = True
-            if self._running is not None:
-                self._running.kill()

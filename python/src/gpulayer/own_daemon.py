@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 from typing import Mapping, Optional
 
+from . import programs
 from .errors import DaemonError
 from .places import Places
 
@@ -46,8 +47,9 @@ class OwnDaemon:
         except OSError:
             return None
 
-    def start(self, mark: Optional[bytes]) -> None:
-        """Returns when the daemon answers; `DaemonError` says why it does not. `mark`: as the operation began."""
+    async def start(self, mark: Optional[bytes]) -> None:
+        """Returns when the daemon answers; `DaemonError` says why it does not. `mark`: as the operation began. On the
+        background loop."""
         if self.mark() != mark:
             raise DaemonError(
                 "the daemon could not be started: `gpulayer down` stopped it meanwhile; the next call starts it again"
@@ -62,14 +64,8 @@ class OwnDaemon:
         binary = self.program
         env = dict(os.environ, GPULAYER_HOME=str(self._places.home))
         try:
-            asked = subprocess.run(
-                [binary, "whoami", "--server", "local"],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=_START_WITHIN_S,
-                check=False,
+            status, _, err = await programs.asked(
+                [binary, "whoami", "--server", "local"], env, stdout=subprocess.DEVNULL, within_s=_START_WITHIN_S
             )
         except subprocess.TimeoutExpired:
             raise DaemonError(
@@ -77,10 +73,10 @@ class OwnDaemon:
             ) from None
         except OSError as fault:
             raise DaemonError(f"cannot start {binary}: {fault}") from fault
-        if asked.returncode != 0:
-            said = asked.stderr.decode("utf-8", "replace").strip()
-            failed = DaemonError(f"the daemon could not be started: {said or f'status {asked.returncode}'}")
-            failed.was_killed = asked.returncode < 0 or _ended_without_a_word(said)
+        if status != 0:
+            said = err.decode("utf-8", "replace").strip()
+            failed = DaemonError(f"the daemon could not be started: {said or f'status {status}'}")
+            failed.was_killed = status < 0 or _ended_without_a_word(said)
             raise failed
 
 

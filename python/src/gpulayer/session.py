@@ -172,10 +172,9 @@ class Session:
         can start from here."""
         if self.daemon is None:
             return False
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                await loop.run_in_executor(None, self.daemon.start, patience.down_mark)
+                await self.daemon.start(patience.down_mark)
                 break
             except DaemonError as failed:
                 if not await patience.pause_after(failed):

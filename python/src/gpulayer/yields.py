@@ -4,7 +4,6 @@ one, when their turn is; each value is read by whoever asked for it, as reading 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import json
 import os
@@ -254,7 +253,7 @@ def _leave_all() -> None:
     wait(list(_leaving))
 
 
-atexit.register(_leave_all)
+background.before_end(_leave_all)
 
 
 class RunYields(Generic[Y]):
