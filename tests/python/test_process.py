@@ -233,6 +233,25 @@ def test_a_start_of_the_daemon_that_hangs_does_not_hold_the_end_up(home: Path, t
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_in_the_middle_of_choosing_a_server_does_not_wait_for_its_parent(client: gl.Client) -> None:
+    out = ran(
+        """
+        import os, pickle, signal, warnings, gpulayer as gl
+        from gpulayer import copies, default
+        with default._lock, copies._lock:
+            child = os.fork()
+            if child == 0:
+                # Else it would wait for ever.
+                signal.alarm(60)
+                print(pickle.loads(pickle.dumps(gl.default_client())) is gl.default_client(), flush=True)
+                os._exit(0)
+        print(os.waitpid(child, 0)[1])
+        """
+    )
+    assert out == "True\n0\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_fork_speaks_over_connections_of_its_own(client: gl.Client) -> None:
     client.whoami()
     out = ran(

@@ -4,6 +4,7 @@ there. In the same process, and after a fork, it is the same client."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import weakref
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _by_mark: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 _mark_of: weakref.WeakKeyDictionary[Client, str] = weakref.WeakKeyDictionary()
+
+
+def _after_fork() -> None:
+    global _lock
+    # Another thread of the parent may have held it, and there is none here that would let it go.
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def reduced(client: Client, target: Target, **words: Any) -> tuple[Any, ...]:

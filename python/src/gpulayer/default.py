@@ -3,6 +3,7 @@ use and kept, so that a long notebook does not change its server in the middle."
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, Iterable, Optional, overload
 
@@ -15,6 +16,15 @@ from .server_choice import choose
 
 _lock = threading.Lock()
 _client: Optional[Client] = None
+
+
+def _after_fork() -> None:
+    global _lock
+    # Another thread of the parent may have held it, and there is none here that would let it go.
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_client() -> Client:
