@@ -211,6 +211,33 @@ def _in_a_lock(pid: int) -> bool:
     return number == "202"
 
 
+def test_no_room_for_a_connection_is_told_with_what_helps(client: gl.Client) -> None:
+    client.whoami()
+    out = ran(
+        f"""
+        import resource, gpulayer as gl
+        near, other, held = gl.local(), gl.connect("{client.endpoint}"), []
+        near.whoami()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        try:
+            while True:
+                held.append(open("/dev/null"))
+        except OSError:
+            pass
+        try:
+            other.whoami()
+        except gl.GPUlayerError as fault:
+            print(type(fault).__name__, fault)
+        while held:
+            held.pop().close()
+        print(other.whoami().role)
+        """
+    )
+    told, role = out.splitlines()
+    assert told.startswith("GPUlayerError this process has too many open files ") and "`ulimit -n`" in told
+    assert role == "admin"
+
+
 def test_a_start_of_the_daemon_that_hangs_does_not_hold_the_end_up(home: Path, tmp_path: Path) -> None:
     program = tmp_path / "hangs"
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600\n")

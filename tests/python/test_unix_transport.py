@@ -6,8 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any, AsyncIterator, Awaitable, Callable
 
+import gpulayer as gl
 import httpx
 import pytest
+from gpulayer import line
 from gpulayer.unix_transport import UnixTransport
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -153,5 +155,42 @@ def test_a_large_answer_waits_for_who_reads_it(tmp_path: Path) -> None:
             async for each in pieces:
                 size += len(each)
         assert size == whole
+
+    with_server(tmp_path, serve, work)
+
+
+def test_calls_that_wait_have_a_bound_and_keep_no_other_out(tmp_path: Path) -> None:
+    record = '{"id": "%s", "project": "", "submitted_by": "", "state": "%s", "attempt": 1, "submitted_at": "%s", "spec": {}}'
+    head = "HTTP/1.1 200 OK\r\nX-GPUlayer-Version: 1\r\nContent-Length: %d\r\n\r\n"
+    waits: list[float] = []
+    released: list[asyncio.Event] = []
+    full: list[asyncio.Event] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            path = (await request(reader)).split()[1].decode()
+            state = "running"
+            if "wait_s=" in path:
+                waits.append(float(path.partition("wait_s=")[2]))
+                if len(waits) == line._MOST_WAITING:
+                    full[0].set()
+                await released[0].wait()
+                state = "succeeded"
+            body = record % (path.split("/")[3].partition("?")[0], state, "2026-01-01T00:00:00Z")
+            writer.write((head % len(body) + body).encode())
+
+    async def work(_: httpx.AsyncClient) -> None:
+        released.append(asyncio.Event())
+        full.append(asyncio.Event())
+        raw = {"project": "", "submitted_by": "", "state": "running", "attempt": 1, "submitted_at": "2026-01-01T00:00:00Z"}
+        async with gl.connect(f"unix:{tmp_path}/socket") as client:
+            jobs = [gl.Job(client, {**raw, "id": f"job_{n:026}", "spec": {}}) for n in range(300)]
+            waiting = [asyncio.ensure_future(job.wait.aio(progress=False)) for job in jobs]
+            await full[0].wait()
+            assert (await jobs[-1].refresh.aio()).state == "running"
+            assert len(waits) == line._MOST_WAITING
+            released[0].set()
+            assert {job.state for job in await asyncio.gather(*waiting)} == {"succeeded"}
+        assert waits[0] == 30 and waits[-1] == 1, "none is held up for long by those before it"
 
     with_server(tmp_path, serve, work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from typing import Any, Callable, Coroutine, Protocol
+from typing import Any, AsyncGenerator, Callable, Coroutine, Protocol
 
 import httpx
 
@@ -14,6 +14,12 @@ from .endpoint import Target
 from .pin import authorities_context, pinned_context
 from .unix_transport import UnixTransport
 from .version import VERSION
+
+#: So many calls are at a server at once, each on a connection of its own: those that wait there for something to happen,
+#: and all others, which therefore never wait for them.
+_MOST_WAITING, _MOST_OTHERS = 128, 64
+#: For how long one waits there while others wait for their turn here.
+_CROWDED_WAIT_S = 1.0
 
 _lines: set[Line] = set()
 
@@ -33,6 +39,7 @@ class Line:
         self.http = _client(target)
         #: What is being read from them.
         self.streams: set[Open] = set()
+        self._waiting, self._others = asyncio.Semaphore(_MOST_WAITING), asyncio.Semaphore(_MOST_OTHERS)
         self._background = background.current()
         self._background.hold()
         _lines.add(self)
@@ -46,6 +53,15 @@ class Line:
     def is_open(self) -> bool:
         """Whether there is anything to close."""
         return self in _lines and self.is_ours
+
+    @contextlib.asynccontextmanager
+    async def turn(self, wait_s: float) -> AsyncGenerator[float, None]:
+        """In it a call may be at the server, which is to wait there for so long; for how long it may. Streams need none:
+        who reads several in turn would wait for ever for the one that has none."""
+        lanes = self._waiting if wait_s else self._others
+        is_crowded = lanes.locked()
+        async with lanes:
+            yield min(wait_s, _CROWDED_WAIT_S) if is_crowded else wait_s
 
     async def close(self) -> None:
         """Closes the connections. On their loop."""

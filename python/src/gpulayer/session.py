@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import secrets
 import ssl
@@ -52,6 +53,8 @@ _VERSION_HEADER = "x-gpulayer-version"
 
 #: What a proxy says while it cannot reach the server behind it, which is a short outage like any other.
 _OUTAGES = (502, 503, 504)
+#: What the system says when there is no room for one more open file, of the process or of the machine.
+_NO_ROOM = (errno.EMFILE, errno.ENFILE)
 #: What the HTTP library says of an answer that begins with a control character, as TLS does.
 _NO_HTTP = "illegal request line"
 
@@ -142,10 +145,12 @@ class Session:
         operation = _operation(route, names)
 
         async def once() -> Any:
-            with self.whole(operation, ANSWER_S + wait_s) as whole:
-                async with self.open(route, names, query, content, sent, ANSWER_S + wait_s) as answer:
-                    whole.answer = answer
-                    read = await answer.aread()
+            async with self._connected().turn(wait_s) as turn_s:
+                asked = {**query, "wait_s": turn_s} if wait_s else query
+                with self.whole(operation, ANSWER_S + turn_s) as whole:
+                    async with self.open(route, names, asked, content, sent, ANSWER_S + turn_s) as answer:
+                        whole.answer = answer
+                        read = await answer.aread()
             return self._object(operation, read) if route.answers else None
 
         return await self.persist(once, patience or self.patience(), route.repeatable)
@@ -217,7 +222,7 @@ class Session:
     ) -> AsyncGenerator[httpx.Response, None]:
         """Sends once, and hands the answer out unread. `expect`: statuses above 400 that are no refusal."""
         operation = _operation(route, names)
-        http = self._http()
+        http = self._connected().http
         try:
             request = http.build_request(
                 route.method,
@@ -257,6 +262,11 @@ class Session:
             distrust = _tls_fault(failed)
             if distrust is not None:
                 raise _untrusted(str(where), distrust) from None
+            if any(isinstance(each, OSError) and each.errno in _NO_ROOM for each in _causes(failed)):
+                raise GPUlayerError(
+                    f"this process has too many open files for another connection to {where}. Close what is not read any "
+                    "more, such as streams, or let it have more: `ulimit -n`"
+                ) from None
             raise UnreachableError(f"no answer from {where}: {_root(failed)}. {self._what_now()}") from None
         except httpx.ReadTimeout:
             raise SilentError(f"{where} took {operation}, and has not answered for {answer_s:.0f} s") from None
@@ -278,14 +288,14 @@ class Session:
             return "Is the daemon running, as this user?"
         return "Is it running (`gpulayer up` there), and can this machine reach it? `gpulayer doctor` finds out."
 
-    def _http(self) -> httpx.AsyncClient:
+    def _connected(self) -> Line:
         if self.closed:
             raise RuntimeError("this client is closed; gl.connect() makes another one")
         loop = asyncio.get_running_loop()
         if self.line is None or self.line.loop is not loop:
             # The first call, or the first one after a fork: connections of the parent are left alone.
             self.line = Line(loop, self.target)
-        return self.line.http
+        return self.line
 
     @property
     def connected(self) -> bool:
