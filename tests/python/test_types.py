@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import pickle
 from pathlib import Path
 from typing import Any, Union
 
@@ -54,6 +56,34 @@ def test_what_comes_of_a_function_has_its_type() -> None:
 
     asyncio.run(awaited())
     assert_type(job.wait().state, str)
+
+
+def test_what_is_asked_of_the_default_server_has_both_forms(client: gl.Client) -> None:
+    spec = gl.command(["true"])
+
+    async def awaited() -> None:
+        job = await gl.submit.aio(spec, key="once")
+        assert_type(job, gl.Job)
+        assert_type(await spec.submit.aio(key="once"), gl.Job)
+        assert await gl.attach.aio(job.id) == await spec.submit.aio(key="once") == job
+        [other] = await gl.submit_all.aio([spec])
+        assert_type(await gl.jobs.aio(limit=2), list[gl.Job])
+        assert await gl.jobs.aio(limit=2) == [other, job]
+        assert_type(await gl.explain.aio(spec), gl.Explanation)
+        assert (await gl.explain.aio(spec)).summary == (await spec.explain.aio()).summary
+        with pytest.warns(gl.GPUlayerWarning) as told:
+            vast = await gl.command(["true"], gpus=999).submit.aio()
+        # Said where the call stands.
+        assert {each.filename for each in told} == {__file__}
+        await vast.cancel.aio()
+
+    asyncio.run(awaited())
+    assert_type(spec.submit(), gl.Job)
+    assert_type(gl.explain(spec), gl.Explanation)
+    for each in (gl.submit, gl.submit_all, gl.jobs, gl.explain):
+        assert pickle.loads(pickle.dumps(each)) is each
+        assert inspect.signature(each) == inspect.signature(getattr(client, each.__name__))
+    assert repr(gl.submit) == "<submit at the default server>" and repr(gl.attach) == "<attach of the default server>"
 
 
 def test_what_is_attached_to_needs_no_cast() -> None:

@@ -40,9 +40,9 @@ def _word(given: object) -> str:
 
 
 class Attach:
-    """Finds a job: `attach(job)`, `await attach.aio(job)`."""
+    """Finds a job: `attach(job)`, `await attach.aio(job)`. Without a client it asks the default server."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Optional[Client] = None) -> None:
         self._client = client
 
     @overload
@@ -56,7 +56,7 @@ class Attach:
         `kind`: what it must be, for who reads the types: with `attach(id, gl.Map)` it is a `Map`, or an error.
         """
         __tracebackhide__ = True
-        return background.run(self._found(job, kind))
+        return background.run(self._found(self._asked(), job, kind))
 
     @overload
     async def aio(self, job: str) -> AnyJob: ...
@@ -64,26 +64,31 @@ class Attach:
     async def aio(self, job: str, kind: type[J]) -> J: ...
     async def aio(self, job: str, kind: Optional[type[J]] = None) -> Any:
         """The same, awaited; on any asyncio loop."""
-        return await background.join(self._found(job, kind))
+        return await background.join(self._found(self._asked(), job, kind))
 
-    async def _found(self, given: str, kind: Optional[type[J]]) -> Job:
-        job = await self._meant(given)
+    def _asked(self) -> Client:
+        from .default import default_client
+
+        return default_client() if self._client is None else self._client
+
+    async def _found(self, client: Client, given: str, kind: Optional[type[J]]) -> Job:
+        job = await self._meant(client, given)
         wanted = cast("type[Job]", get_origin(kind) or kind or Job)
         if not isinstance(job, wanted):
             raise ConfigurationError(f"{job.noun} {job} is a {type(job).__name__}, and no {wanted.__name__}")
         return job
 
-    async def _meant(self, given: str) -> Job:
+    async def _meant(self, client: Client, given: str) -> Job:
         text = _word(given)
         if not _ID.fullmatch(text):
-            several = await self._client.listed(_SHOWN, match=text)
+            several = await client.listed(_SHOWN, match=text)
             # A name is that of its newest job, and lists are newest first.
             if several and (len(several) == 1 or all(job.name == text for job in several)):
                 return several[0]
             if several:
                 known = ", ".join(map(str, several))
                 raise ConfigurationError(f"{given!r} may be any of {known}: give more of the id")
-        return self._client.job_of(await self._client.session.call(routes.JOB, {"job_id": text}))
+        return client.job_of(await client.session.call(routes.JOB, {"job_id": text}))
 
     def __repr__(self) -> str:
-        return f"<attach of {self._client!r}>"
+        return f"<attach of {'the default server' if self._client is None else self._client}>"

@@ -108,7 +108,14 @@ class both(Generic[S, P, R]):
 
     def __init__(self, body: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> None:
         self._body = body
+        #: What it is called.
+        self.name = body.__name__
         self.__doc__ = body.__doc__
+
+    @property
+    def signature(self) -> Optional[inspect.Signature]:
+        """What it takes, of whatever object it is a method."""
+        return Bound[P, R](self._body, None).__signature__
 
     @overload
     def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...

@@ -74,11 +74,12 @@ class Client:
         `NoWorkerFitsError` instead of a warning when no worker that is known could ever take it. What the server warns of
         is a `GPUlayerWarning`.
         """
-        return self._submitted(spec, key, refuse_impossible, notices.here())
+        return self.submitted(spec, key, refuse_impossible, notices.here())
 
-    async def _submitted(
+    async def submitted(
         self, spec: AnySpec, key: Optional[str], refuse_impossible: bool, place: notices.Place
     ) -> Job:
+        """The body of `submit`, on the background loop."""
         if key is not None:
             usable_key(key)
         body, headers = await self.wire(spec)

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Iterable, Optional, overload
+from typing import TYPE_CHECKING, Generic, Optional
 
-from .attaching import AnyJob, J
-from .client import AnySpec, Client, connect
+from .attaching import Attach
+from .both import P, R, both
+from .client import Client, connect
 from .errors import ConfigurationError
-from .job_handle import Job
-from .records import Explanation
 from .server_choice import choose
+
+if TYPE_CHECKING:
+    import inspect
 
 _lock = threading.Lock()
 _client: Optional[Client] = None
@@ -55,35 +57,38 @@ def is_default(client: Client) -> bool:
         return False
 
 
-def submit(spec: AnySpec, *, key: Optional[str] = None, refuse_impossible: bool = False) -> Job:
-    """`Client.submit` at the default server."""
-    __tracebackhide__ = True
-    return default_client().submit(spec, key=key, refuse_impossible=refuse_impossible)
+class AtDefault(Generic[P, R]):
+    """A method of the client that is meant when none is named, in both forms."""
+
+    def __init__(self, method: both[Client, P, R]) -> None:
+        self._method = method
+        self.__name__ = self.__qualname__ = method.name
+        self.__module__ = __name__
+        self.__doc__ = method.__doc__
+
+    @property
+    def __signature__(self) -> Optional[inspect.Signature]:
+        """That of the method, without its client."""
+        return self._method.signature
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
+        return self._method.__get__(default_client())(*args, **kwargs)
+
+    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same, awaited; on any asyncio loop."""
+        __tracebackhide__ = True
+        return await self._method.__get__(default_client()).aio(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__} at the default server>"
 
 
-def submit_all(specs: Iterable[AnySpec], *, key: Optional[str] = None) -> list[Job]:
-    """`Client.submit_all` at the default server."""
-    __tracebackhide__ = True
-    return default_client().submit_all(specs, key=key)
-
-
-@overload
-def attach(job: str) -> AnyJob: ...
-@overload
-def attach(job: str, kind: type[J]) -> J: ...
-def attach(job: str, kind: Optional[type[J]] = None) -> Any:
-    """`Client.attach` at the default server."""
-    __tracebackhide__ = True
-    return default_client().attach(job, Job if kind is None else kind)
-
-
-def jobs(limit: int = 50, **filters: Any) -> list[Job]:
-    """`Client.jobs` at the default server."""
-    __tracebackhide__ = True
-    return default_client().jobs(limit, **filters)
-
-
-def explain(spec: AnySpec) -> Explanation:
-    """`Client.explain` at the default server."""
-    __tracebackhide__ = True
-    return default_client().explain(spec)
+submit = AtDefault(Client.submit)
+submit_all = AtDefault(Client.submit_all)
+attach = Attach()
+jobs = AtDefault(Client.jobs)
+explain = AtDefault(Client.explain)

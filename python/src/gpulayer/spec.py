@@ -11,8 +11,9 @@ import operator
 import os
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Coroutine, Iterable, Mapping, Optional, Sequence, Union
 
+from .both import both
 from .errors import ConfigurationError
 from .python_environment import Requirements, python_field
 from .quantities import Size, Span, size_bytes, span_s
@@ -53,13 +54,17 @@ class Spec:
         source = None if "source" in other else self.source
         return replace(self, fields={**self.fields, **other}, source=source)
 
-    def submit(self, client: Optional[Client] = None, *, key: Optional[str] = None) -> Job:
+    @both
+    def submit(self, client: Optional[Client] = None, *, key: Optional[str] = None) -> Coroutine[Any, Any, Job]:
         """Submits it to the default server, or to this one."""
-        return _client(client).submit(self, key=key)
+        from . import notices
 
-    def explain(self, client: Optional[Client] = None) -> Explanation:
+        return _client(client).submitted(self, key, False, notices.here())
+
+    @both
+    async def explain(self, client: Optional[Client] = None) -> Explanation:
         """Where it would run, and the smallest change that lets it. Submits nothing."""
-        return _client(client).explain(self)
+        return await _client(client).explain.aio(self)
 
 
 def _client(given: Optional[Client]) -> Client:
