@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -14,9 +15,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
+import cloudpickle
 import gpulayer as gl
 from gpulayer import function_call
-from gpulayer.calls import Call, Packing
+from gpulayer.calls import FORMAT, Call, Packing
 from gpulayer.results import several
 
 
@@ -51,10 +53,11 @@ def run(
     files: Mapping[str, bytes] = {},
     python: str = sys.executable,
     stop: bool = False,
+    workspace: Optional[Path] = None,
 ) -> Ran:
-    """Lays out one task in an empty folder, its workspace beside it, and runs it. `stop`: it is asked to stop when it
+    """Lays out one task in an empty folder, its workspace beside it if no other is given, and runs it. `stop`: it is asked to stop when it
     has printed its first line."""
-    task, workspace = folder / "function", folder / "workspace"
+    task, workspace = folder / "function", workspace or folder / "workspace"
     (task / "values").mkdir(parents=True)
     workspace.mkdir(exist_ok=True)
     programs, package = folder / "runner", Path(gl.__file__).parent / "_runner"
@@ -88,10 +91,18 @@ def run(
     return Ran(process.returncode, begin + out, err, found.get("returned"), raised, task)
 
 
-def called(folder: Path, function: Any, *args: Any, python: str = sys.executable, **kwargs: Any) -> Ran:
+def called(
+    folder: Path,
+    function: Any,
+    *args: Any,
+    python: str = sys.executable,
+    workspace: Optional[Path] = None,
+    **kwargs: Any,
+) -> Ran:
     """One call, as `run` and `submit` send it."""
+    one, call = gl.remote(function), Call(args, kwargs)
     return packed(
-        folder, lambda packing: function_call._spec_of_one(gl.remote(function), packing, Call(args, kwargs)), python
+        folder, lambda packing: function_call._spec_of_one(one, packing, call), python, workspace=workspace
     )
 
 
@@ -111,7 +122,9 @@ def mapped(folder: Path, function: Any, *calls: Sequence[Any], stop: bool = Fals
     )
 
 
-def packed(folder: Path, make: Any, python: str = sys.executable, stop: bool = False) -> Ran:
+def packed(
+    folder: Path, make: Any, python: str = sys.executable, stop: bool = False, workspace: Optional[Path] = None
+) -> Ran:
     packing = Packing()
     try:
         spec = make(packing)
@@ -124,6 +137,26 @@ def packed(folder: Path, make: Any, python: str = sys.executable, stop: bool = F
             if str(holder.get("payload")).startswith("artifact://"):
                 files[name], holder["payload"] = contents[holder["payload"]], None
         values = {address.rpartition("/")[2]: contents[address] for address in named}
-        return run(folder, {**sent, "item": item, "index": None if item is None else 0}, values, files, python, stop)
+        call = {**sent, "item": item, "index": None if item is None else 0}
+        return run(folder, call, values, files, python, stop, workspace)
     finally:
         packing.close()
+
+
+def payload(python: list[int], function: bytes, args: list[bytes]) -> dict[str, Any]:
+    """A call as a client of that version sends it."""
+    call = {"args": args, "kwargs": {}}
+    fields = {"format": FORMAT, "python": python, "cloudpickle": cloudpickle.__version__, "function": function}
+    data = pickle.dumps({**fields, "calls": [call], "many": False}, 4)
+    return {"serializer": "cloudpickle", "payload": base64.b64encode(data).decode()}
+
+
+def others() -> list[str]:
+    """Interpreters of other minor versions that this machine has."""
+    found = []
+    for minor in range(9, 20):
+        path = shutil.which(f"python3.{minor}")
+        if path and minor != sys.version_info[1]:
+            if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+                found.append(path)
+    return found

@@ -16,9 +16,8 @@ from typing import Any
 import cloudpickle
 import gpulayer as gl
 import pytest
-from gpulayer.calls import FORMAT
 from gpulayer.results import error_of
-from laid_out import Ran, called, mapped, run
+from laid_out import Ran, called, mapped, others, payload, run
 
 
 def test_a_call_comes_back_with_its_value_and_its_output(tmp_path: Path) -> None:
@@ -268,13 +267,6 @@ def test_a_lost_module_is_named_with_what_to_do(tmp_path: Path) -> None:
         assert "source" in raised["advice"]
 
 
-def payload(python: list[int], function: bytes, args: list[bytes]) -> dict[str, Any]:
-    call = {"args": args, "kwargs": {}}
-    fields = {"format": FORMAT, "python": python, "cloudpickle": cloudpickle.__version__, "function": function}
-    data = pickle.dumps({**fields, "calls": [call], "many": False}, 4)
-    return {"serializer": "cloudpickle", "payload": base64.b64encode(data).decode()}
-
-
 def test_code_of_another_python_is_refused_and_what_is_imported_is_not(tmp_path: Path) -> None:
     args = [pickle.dumps((-3, "x")[0])]
     raised = run(tmp_path / "a", payload([3, 5, 0], cloudpickle.dumps(lambda x: x), args)).raised
@@ -285,17 +277,6 @@ def test_code_of_another_python_is_refused_and_what_is_imported_is_not(tmp_path:
     assert 'python="3.5"' in raised["advice"] and "module of the project" in raised["advice"]
     assert "could not read its call" in str(error_of(raised, "…abc"))
     assert run(tmp_path / "b", payload([3, 5, 0], pickle.dumps(abs), args)).value == 3
-
-
-def others() -> list[str]:
-    """Interpreters of other minor versions that this machine has."""
-    found = []
-    for minor in range(9, 20):
-        path = shutil.which(f"python3.{minor}")
-        if path and minor != sys.version_info[1]:
-            if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
-                found.append(path)
-    return found
 
 
 @pytest.mark.parametrize("python", [sys.executable, *others()])

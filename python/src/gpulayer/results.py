@@ -9,7 +9,6 @@ import io
 import json
 import linecache
 import os
-import pickle
 import re
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
-from . import artifacts, routes, source
+from . import artifacts, pickles, routes, source
 from .advice import in_words
 from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
 from .session import Session
@@ -147,7 +146,10 @@ def _raise(failure: Exception) -> Any:
 
 def _unpickled(file: BinaryIO) -> Any:
     try:
-        return pickle.load(file)
+        return pickles.load(file)
+    except pickles.OtherPython as fault:
+        text = f"the value was computed, and cannot be read here: {fault}"
+        raise RemoteError(text, type="OtherPython", message=str(fault), stage="here", advice=fault.advice) from None
     except Exception as fault:
         advice = None
         if isinstance(fault, ModuleNotFoundError) and fault.name:
@@ -204,8 +206,10 @@ def error_of(told: Mapping[str, Any], job: str, end: Optional[End] = None) -> Ex
         failure = RemoteError(f"job {job} could not send what its function returned: {said}", **words)
     else:
         try:
-            raised = pickle.loads(base64.b64decode(told["pickle"])) if told.get("pickle") else None
+            raised = _raised(told) if told.get("pickle") else None
             why = "it could not be sent" if raised is None else "it would end more than the call"
+        except pickles.OtherPython as fault:
+            raised, why, advice = None, str(fault), advice or fault.advice
         except Exception as fault:
             raised, why = None, f"it cannot be read here: {type(fault).__name__}: {fault}"
         if isinstance(raised, Exception) and not isinstance(raised, _ENDS_LOOPS):
@@ -215,6 +219,10 @@ def error_of(told: Mapping[str, Any], job: str, end: Optional[End] = None) -> Ex
             failure = RemoteError(f"job {job} raised {said} (not raised as itself: {why})", **words)
     failure.__cause__ = RemoteTraceback(whole)
     return failure
+
+
+def _raised(told: Mapping[str, Any]) -> Any:
+    return pickles.load(io.BytesIO(base64.b64decode(told["pickle"])), told.get("python"))
 
 
 #: Ends that say of an exception what it says itself.

@@ -474,8 +474,8 @@ def _cloudpickle() -> "Any":
 
 
 def dump(value: "Any", file: "BinaryIO", reduce: "Any" = None) -> None:
-    """Pickles into a file; by cloudpickle only what plain pickle cannot. `reduce`: what it does not return
-    `NotImplemented` for is pickled as it says."""
+    """Pickles into a file; by cloudpickle only what plain pickle cannot, which may be code: behind that pickle stands whose
+    it is. `reduce`: what it does not return `NotImplemented` for is pickled as it says."""
     from _pickle import Pickler
 
     begin = file.tell()
@@ -491,6 +491,8 @@ def dump(value: "Any", file: "BinaryIO", reduce: "Any" = None) -> None:
             raise fault from None
         pickler = cloudpickle.Pickler
         (pickler if reduce is None else _with_reducer(pickler, reduce))(file, protocol=5).dump(value)
+        # A reader that does not look for it ends before it.
+        file.write(b"python %d.%d\n" % sys.version_info[:2])
 
 
 def _with_reducer(kind: "Any", reduce: "Any") -> "Any":
