@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import importlib
 import io
+import pathlib
 import pickle
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ import gpulayer as gl
 import pytest
 from gpulayer import pickles
 from gpulayer.results import Fetched, error_of
-from laid_out import called, mapped, others
+from laid_out import called, mapped, others, payload, run
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -36,6 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
         "def closure(x):\n    return lambda: x + 1\n"
         "def fails(x):\n    class Own(Exception):\n        def __str__(self):\n            return f'own {x}'\n    raise Own()\n"
         "def path(given):\n    return given / 'more'\n"
+        "def bad_pattern(text):\n    import re\n    re.compile(text)\n"
     )
     monkeypatch.syspath_prepend(str(workspace))
     yield importlib.import_module("of_both")
@@ -90,3 +93,24 @@ def test_code_of_every_other_python_of_this_machine_is_refused(
     raised = called(tmp_path / "b", project.fails, 1, python=python, workspace=tmp_path / "workspace").raised
     assert raised is not None and raised["message"] == "own 1"
     assert "it holds code of Python 3" in str(error_of(raised, "…abc"))
+
+
+@pytest.mark.parametrize("python", [sys.executable, *others()])
+def test_what_a_version_calls_otherwise_goes_both_ways(project: ModuleType, tmp_path: Path, python: str) -> None:
+    workspace = tmp_path / "workspace"
+    ran = called(tmp_path / "a", project.path, Path("a"), python=python, workspace=workspace)
+    assert read(ran.returned) == Path("a/more")
+    raised = called(tmp_path / "b", project.bad_pattern, "(", python=python, workspace=workspace).raised
+    assert raised is not None and type(error_of(raised, "…abc")) is re.error
+
+
+#: As Python 3.13 pickles a path and an exception of `re`.
+PATH_OF_3_13 = b"\x80\x05cpathlib._local\nPurePosixPath\n\x8c\x01a\x85R."
+ERROR_OF_3_13 = b"\x80\x05cre\nPatternError\n\x8c\x03bad\x85R."
+
+
+def test_names_of_python_3_13_are_read_here_and_there(tmp_path: Path) -> None:
+    assert read(PATH_OF_3_13) == pathlib.PurePosixPath("a") and type(read(ERROR_OF_3_13)) is re.error
+    for name, data in (("a", PATH_OF_3_13), ("b", ERROR_OF_3_13)):
+        found = run(tmp_path / name, payload([3, 13, 0], pickle.dumps(repr), [data])).value
+        assert found in ("PurePosixPath('a')", repr(re.error("bad")))

@@ -43,6 +43,11 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "cloudpickle.cloudpickle" and name == "_builtin_type":
             return self._builtin_type
+        # What 3.13 alone calls so.
+        if module == "pathlib._local":
+            module = "pathlib"
+        elif module == "re" and name == "PatternError":
+            name = "error"
         return super().find_class(module, name)
 
     def _builtin_type(self, name: str) -> Any:

@@ -440,6 +440,11 @@ def _unpickler() -> "Any":
                     if name in self._work.light:
                         return self._work.light[name]
                     _cloudpickle()
+                # What 3.13 alone calls so.
+                if module == "pathlib._local":
+                    module = "pathlib"
+                elif module == "re" and name == "PatternError":
+                    name = "error"
                 return super().find_class(module, name)
 
             def _builtin_type(self, name: str) -> "Any":
