@@ -133,13 +133,49 @@ def test_a_method_is_one_of_its_object() -> None:
     assert Local().twice(2) == Local().twice.run(2) == 4 and Local().held.run(-1) == 1
 
 
+def test_a_class_method_is_one_of_its_class() -> None:
+    class Model:
+        factor = 3
+
+        @gl.remote(cpus=0.1, memory="64MiB")
+        @classmethod
+        def scaled(cls, x: int = 7) -> tuple[str, int]:
+            return cls.__name__, cls.factor * x
+
+        @gl.remote(cpus=0.1, memory="64MiB")
+        @classmethod
+        def count(cls) -> Iterator[int]:
+            yield from range(cls.factor)
+
+    class Larger(Model):
+        factor = 5
+
+    # No type checker knows whose argument `cls` is.
+    model: Any = Model
+    larger: Any = Larger
+    assert model.scaled(2) == model.scaled.run(2) == Model().scaled.run(2) == ("Model", 6)
+    assert larger.scaled.run() == larger().scaled.submit().result() == ("Larger", 35)
+    assert larger.scaled.options(name="other").map([1, 2]).result() == [("Larger", 5), ("Larger", 10)]
+    assert list(model.count.run()) == [0, 1, 2] and model.scaled.__name__ == "scaled"
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        model.scaled.run(2, 3)
+
+
 def test_what_is_no_function_is_refused_with_what_to_do() -> None:
     with pytest.raises(TypeError, match="Path is a class: decorate its methods, or a function"):
         gl.remote(Path)
-    for kind in (staticmethod, classmethod):
-        wrapped: Any = kind(max)
-        with pytest.raises(TypeError, match=f"@{kind.__name__} belongs above"):
-            gl.remote(wrapped)
+    wrapped: Any = staticmethod(max)
+    with pytest.raises(TypeError, match="@staticmethod belongs above @gpulayer.remote"):
+        gl.remote(wrapped)
+    with pytest.raises(TypeError, match=r"Model.make takes `cls`: @gpulayer.remote belongs above @classmethod"):
+
+        class Model:
+            @classmethod
+            @gl.remote
+            def make(cls) -> None:
+                """On 3.13 it would be called without its class."""
+
+    assert gl.remote(lambda cls: cls)(1) == 1, "the name alone makes no class method"
 
 
 def test_a_submitted_call_is_a_job_with_a_value(client: gl.Client) -> None:

@@ -55,21 +55,27 @@ class RemoteFunction(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], words: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
-        if isinstance(function, (staticmethod, classmethod)):
-            kind = type(function).__name__
-            raise TypeError(f"@{kind} belongs above @gpulayer.remote, which takes the function itself")
+        if isinstance(function, staticmethod):
+            raise TypeError("@staticmethod belongs above @gpulayer.remote, which takes the function itself")
+        given: Any = function
+        itself: Any = given.__func__ if isinstance(given, classmethod) else given
+        if itself is given and _wants_its_class(itself):
+            raise TypeError(
+                f"{itself.__qualname__} takes `cls`: @gpulayer.remote belongs above @classmethod, which from Python 3.13 on does "
+                "not tell what it wraps of the class"
+            )
         if isinstance(function, type):
             raise TypeError(
                 f"gpulayer.remote takes a function, and {function.__name__} is a class: decorate its methods, or a function "
                 "that makes one; with reuse=True what a function keeps in a global is there for the next call"
             )
-        if not callable(function):
+        if not callable(itself):
             raise TypeError(f"gpulayer.remote takes a function, and not {type(function).__name__}")
         #: The function itself.
         self.function: Callable[P, R] = function.function if isinstance(function, RemoteFunction) else function
         #: What its jobs ask for.
         self.words = dict(words)
-        functools.update_wrapper(self, self.function)
+        functools.update_wrapper(self, itself.function if isinstance(itself, RemoteFunction) else itself)
         if "GPULAYER_FUNCTION" not in os.environ:
             # A fault in the words is told where they stand. A job has no use for them.
             from .function_call import template
@@ -86,11 +92,15 @@ class RemoteFunction(Generic[P, R]):
         self: RemoteFunction[Concatenate[Any, Q], R], instance: object, owner: Optional[type] = None
     ) -> RemoteFunction[Q, R]: ...
     def __get__(self, instance: Any, owner: Optional[type] = None) -> Any:
-        # In a class it is a method: `self` travels with each call.
+        # In a class it is a method: `self`, or the class, travels with each call.
         function: Any = self.function
-        if instance is None or not isinstance(function, types.FunctionType):
+        holder: Any = type(instance) if owner is None else owner
+        if isinstance(function, classmethod):
+            function, instance = function.__func__, holder
+        elif instance is None or not isinstance(function, types.FunctionType):
             return self
-        by_name = getattr(type(instance), function.__name__, None) is self
+        name = function.__name__
+        by_name = next((vars(each)[name] for each in holder.__mro__ if name in vars(each)), None) is self
         method = Method(function, instance) if by_name else types.MethodType(function, instance)
         return type(self)(method, self.words)
 
@@ -422,6 +432,14 @@ class RunOf(Generic[P]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return method_of(self._function, "run")
+
+
+def _wants_its_class(function: Any) -> bool:
+    """Whether it is written as a class method: in a class, its first argument `cls`."""
+    if not isinstance(function, types.FunctionType) or function.__qualname__.rpartition(".")[0][-1:] in ("", ">"):
+        return False
+    code = function.__code__
+    return code.co_argcount > 0 and code.co_varnames[0] == "cls"
 
 
 #: `co_flags` of generators, and of those that are `async`.
