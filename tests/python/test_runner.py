@@ -359,6 +359,38 @@ def test_an_exception_with_an_init_of_its_own_comes_back_as_itself(tmp_path: Pat
     assert type(failures["os"]) is gl.RemoteError, "what only its `__init__` can set is not made up"
 
 
+def test_an_exception_that_could_not_be_sent_says_why_and_what_to_do(tmp_path: Path) -> None:
+    def fails(how: str) -> None:
+        import threading
+
+        fault = ValueError("v")
+        if how == "attribute":
+            fault.lock = threading.Lock()  # type: ignore[attr-defined]
+        elif how == "argument":
+            fault.args = ("v", threading.Lock())
+        else:
+            fault.args = ("x" * (1 << 20),)
+        raise fault
+
+    for how, why in (
+        ("attribute", "its `lock` (lock): TypeError: cannot pickle"),
+        ("argument", "its `args[1]` (lock): TypeError: cannot pickle"),
+        ("large", "it has 1,048,6"),
+    ):
+        raised = called(tmp_path / how, fails, how).raised
+        assert raised is not None and raised["pickle"] is None
+        failure = error_of(raised, "…abc")
+        assert isinstance(failure, gl.RemoteError) and failure.type == "ValueError"
+        assert f"(not raised as itself: it could not be sent: {why}" in str(failure)
+        assert failure.advice is not None and "write anything else to a file" in failure.advice
+    assert "1,048,576 are the most" in str(failure)
+    whole = called(tmp_path / "whole", lambda: {1: 2}[3]).raised
+    assert whole is not None and whole["unsent"] is None
+    assert "a secret of the job stood in it" in str(error_of({**whole, "pickle": None}, "…abc"))
+    whole.pop("unsent")
+    assert "(not raised as itself: it could not be sent)" in str(error_of({**whole, "pickle": None}, "…abc"))
+
+
 SCRIPT = '''
 import functools, io, pickle, sys
 import gpulayer as gl

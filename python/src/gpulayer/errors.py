@@ -245,7 +245,8 @@ class RemoteTraceback(Exception):
 
 class RemoteError(GPUlayerError):
     """A function's failure that cannot be raised here as the exception it was: its type is not to be had here, or
-    would end more than a call (`SystemExit`); or the call could not be read, or its value not be sent.
+    would end more than a call (`SystemExit`), or it could not be sent; or the call could not be read, or its value not be
+    sent.
 
     `type` is its dotted name, `message` what it said, `stage` where: `load`, `call`, `return`, or `here` when the value
     cannot be read on this side; `advice` what to do about it, `remote_traceback` as Python printed it there.

@@ -33,6 +33,8 @@ _LOST = re.compile(r"No module named '([\w.]+)'")
 _LOST_OF_PACKAGE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 #: How the result of several calls begins, and kinds of outcomes in it.
 _MARK, _VALUE, _RAISED = b"gpulayer outcomes 1\n", b"v", b"r"
+#: Why an exception stayed there.
+_UNSENT = "it could not be sent:"
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .*)?')
 
 
@@ -207,7 +209,7 @@ def error_of(told: Mapping[str, Any], job: str, end: Optional[End] = None) -> Ex
     else:
         try:
             raised = _raised(told) if told.get("pickle") else None
-            why = "it could not be sent" if raised is None else "it would end more than the call"
+            why = _why_unsent(told) if raised is None else "it would end more than the call"
         except pickles.OtherPython as fault:
             raised, why, advice = None, str(fault), advice or fault.advice
         except Exception as fault:
@@ -250,7 +252,19 @@ def _version_here(package: str) -> Optional[str]:
     return version if isinstance(version, str) else None
 
 
+def _why_unsent(told: Mapping[str, Any]) -> str:
+    if told.get("unsent"):
+        return f"{_UNSENT} {told['unsent']}"
+    # The worker takes it away where a secret stands in it.
+    return "a secret of the job stood in it" if "unsent" in told else "it could not be sent"
+
+
 def _how_to_have(dotted: str, why: str) -> Optional[str]:
+    if why.startswith(_UNSENT):
+        return (
+            "raise it with what can be sent: texts, numbers, small arrays; write anything else to a file and declare it as "
+            "an output"
+        )
     if "No module named" in why:
         return f"install {dotted.partition('.')[0]} here too, or raise one of Python's own exceptions"
     return None

@@ -39,13 +39,14 @@ def told(work: Work, fault: BaseException) -> "dict[str, Any]":
         print(text + (f"[{advice}]\n" if advice else ""), end="", file=sys.stderr, flush=True)
     except Exception:
         pass
-    data = None if isinstance(fault, CallError) else _pickled(fault)
+    data, unsent = (None, None) if isinstance(fault, CallError) else _pickled(fault)
     return {
         "type": _clean(type(fault).__qualname__),
         "module": "gpulayer" if isinstance(fault, CallError) else _clean(str(type(fault).__module__)),
         "message": _clean(message),
         "traceback": _clean(text),
         "pickle": None if data is None else b2a_base64(data, newline=False).decode("ascii"),
+        "unsent": unsent and _clean(unsent),
         "python": list(sys.version_info[:3]),
         "stage": stage,
         "advice": advice and _clean(advice),
@@ -109,16 +110,41 @@ def _advice(work: Work, fault: BaseException) -> "Optional[str]":
     return None
 
 
-def _pickled(fault: BaseException) -> "Optional[bytes]":
+def _pickled(fault: BaseException) -> "tuple[Optional[bytes], Optional[str]]":
+    """The exception itself, or why it stays here."""
+    data, why = _dumped(fault)
+    if data is None:
+        return None, f"{_in_the_way(fault)}{why}"
+    if len(data) > LARGEST_EXCEPTION_BYTES:
+        return None, f"it has {len(data):,} bytes, and {LARGEST_EXCEPTION_BYTES:,} are the most"
+    return data, None
+
+
+def _dumped(given: "Any") -> "tuple[Optional[bytes], str]":
     from io import BytesIO
 
     found = BytesIO()
     try:
-        dump(fault, found, _reduce_raised)
+        dump(given, found, _reduce_raised)
+    except BaseException as fault:
+        try:
+            return None, f"{type(fault).__name__}: {fault}"
+        except BaseException:
+            return None, type(fault).__name__
+    return found.getvalue(), ""
+
+
+def _in_the_way(fault: BaseException) -> str:
+    """What of it cannot be pickled, if it is one of the things that it carries."""
+    try:
+        carried = [(f"args[{at}]", each) for at, each in enumerate(fault.args)] + list(vars(fault).items())
+        for name, value in carried:
+            if _dumped(value)[0] is None:
+                return f"its `{name}` ({type(value).__name__}): "
     except BaseException:
-        return None
-    data = found.getvalue()
-    return data if len(data) <= LARGEST_EXCEPTION_BYTES else None
+        # Whatever its class makes of these.
+        pass
+    return ""
 
 
 def _reduce_raised(given: "Any") -> "Any":
