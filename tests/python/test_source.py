@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gpulayer as gl
 import pytest
-from gpulayer import library, source
+from gpulayer import folders, library, source
 from gpulayer.records import End
 from gpulayer.results import error_of
 from gpulayer.source import Source, found, root_above
@@ -107,9 +107,12 @@ def test_a_module_that_did_not_travel_is_told_with_why(
     told = {"type": "ModuleNotFoundError", "module": "builtins", "message": "No module named 'aside'"}
     lost = error_of({**told, "stage": "load", "advice": "add it", "traceback": ""}, "…abc")
     assert f"aside is {tmp_path}/aside/aside.py here, and no project travels" in str(lost) and "add it" not in str(lost)
-    loaded(monkeypatch, "mine", project / "mine.py")
-    lost = error_of({**told, "stage": "load", "advice": "add it", "traceback": ""}, "…abc")
+    monkeypatch.setitem(folders._sent, "artifact://sha256/1", str(project))
+    told = {**told, "stage": "load", "advice": "add it", "traceback": ""}
+    lost = error_of(told, "…abc", spec={"source": "artifact://sha256/1"})
     assert f"not below the project that travels, {project}" in str(lost)
+    lost = error_of(told, "…abc", spec={"source": "artifact://sha256/2"})
+    assert "try: add it" in str(lost), "what another process sent is not known here"
     other = error_of({**told, "message": "No module named 'numpy'", "stage": "load", "advice": "add it"}, "…abc")
     assert "try: add it" in str(other)
 
@@ -121,14 +124,34 @@ def test_a_module_that_was_left_out_of_the_project_is_told_with_how_to_bring_it(
         loaded(monkeypatch, name, project / "mine" / f"{name.partition('.')[2] or '__init__'}.py")
     (project / ".git").mkdir(exist_ok=True)
     words = {"module": "builtins", "stage": "load", "advice": None, "traceback": ""}
+    monkeypatch.setitem(folders._sent, "artifact://sha256/1", str(project))
+    spec = {"source": "artifact://sha256/1"}
     for kind, message in (
         ("ImportError", "cannot import name 'util' from 'mine' (/w/mine/__init__.py)"),
         ("ModuleNotFoundError", "No module named 'mine.util'"),
     ):
-        lost = error_of({**words, "type": kind, "message": message}, "…abc")
+        lost = error_of({**words, "type": kind, "message": message}, "…abc", spec=spec)
         assert f"mine.util is {project}/mine/util.py here" in str(lost) and "!/mine/util.py in" in str(lost)
-    lost = error_of({**words, "type": "ImportError", "message": "cannot import name 'f' from 'mine'"}, "…abc")
+    lost = error_of({**words, "type": "ImportError", "message": "cannot import name 'f' from 'mine'"}, "…abc", spec=spec)
     assert "try:" not in str(lost)
+    lost = error_of({**words, "type": kind, "message": message}, "…abc")
+    assert "no project travelled with this job: name the folder that holds it, source=…" in str(lost), 'source="none"'
+
+
+def test_a_module_that_a_call_by_name_lacks_is_not_looked_for_in_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded(monkeypatch, "aside", tmp_path / "aside.py")
+    told = {"type": "ModuleNotFoundError", "module": "builtins", "message": "No module named 'aside'", "stage": "load"}
+    lost = error_of(told, "…abc", spec={"workload": {"function": {"serializer": "json"}}})
+    assert "no project travelled with this job: name the folder" in str(lost) and ".gitignore" not in str(lost)
+    loaded(monkeypatch, "aside", tmp_path / "src" / "aside.py")
+    monkeypatch.setitem(folders._sent, "artifact://sha256/1", str(tmp_path))
+    spec = {"source": "artifact://sha256/1", "workload": {"function": {"serializer": "json"}}}
+    lost = error_of(told, "…abc", spec=spec)
+    assert f"looked for at the top of its source, {tmp_path}: source='{tmp_path}/src'" in str(lost)
+    loaded(monkeypatch, "aside", tmp_path / "aside.py")
+    assert "left out of it, most likely by" in str(error_of(told, "…abc", spec=spec))
 
 
 def test_what_is_known_of_the_end_beyond_the_exception_comes_with_it() -> None:

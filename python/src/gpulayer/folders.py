@@ -20,6 +20,15 @@ _LOG = logging.getLogger("gpulayer")
 LEFT_OUT_HEADER = "X-GpuLayer-Left-Out"
 
 
+#: What this process sent, by address.
+_sent: dict[str, str] = {}
+
+
+def sent_as(address: str) -> Optional[str]:
+    """The folder of this machine that this process sent as this bundle."""
+    return _sent.get(address)
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A folder that is at the server: its address, and what stayed here, as `{by, path}`."""
@@ -55,6 +64,7 @@ async def send(session: Session, folder: str) -> Bundle:
         raise ConfigurationError(f"cannot send the folder {folder}: {said or f'status {status}'}")
     _LOG.info("%s: %s", folder, said)
     answer = json.loads(out)
+    _sent[answer["artifact"]] = folder
     return Bundle(answer["artifact"], tuple(answer.get("left_out", ())))
 
 

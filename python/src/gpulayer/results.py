@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
-from . import artifacts, pickles, routes, source
+from . import artifacts, folders, pickles, routes, source
 from .advice import in_words
 from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
 from .session import Session
@@ -102,7 +102,7 @@ def outcome(found: Fetched, job: Job) -> Outcome:
     def take() -> Any:
         __tracebackhide__ = True
         if found.raised:
-            failure = error_of(found.read(), str(job), job.end)
+            failure = error_of(found.read(), str(job), job.end, job.record.spec)
             raise failure from failure.__cause__
         return found.read()
 
@@ -113,11 +113,11 @@ async def outcomes(found: Fetched, job: Job, calls: int) -> list[Outcome]:
     """The same for a job that made several calls: one for each that was through, of a partial result not all."""
     if found.raised:
         told = found.read()
-        return [lambda: _raise(error_of(told, str(job)))] * calls
+        return [lambda: _raise(error_of(told, str(job), spec=job.record.spec))] * calls
     loop = asyncio.get_running_loop()
     with found.open() as file:
         each = await loop.run_in_executor(None, several, file)
-    return [_outcome_of(kind, data, str(job)) for kind, data in each[:calls]]
+    return [_outcome_of(kind, data, job) for kind, data in each[:calls]]
 
 
 def several(file: BinaryIO) -> list[tuple[bytes, bytes]]:
@@ -135,10 +135,10 @@ def several(file: BinaryIO) -> list[tuple[bytes, bytes]]:
         found.append((kind, data))
 
 
-def _outcome_of(kind: bytes, data: bytes, job: str) -> Outcome:
+def _outcome_of(kind: bytes, data: bytes, job: Job) -> Outcome:
     if kind == _VALUE:
         return lambda: _unpickled(io.BytesIO(data))
-    return lambda: _raise(error_of(_fields(data), job))
+    return lambda: _raise(error_of(_fields(data), str(job), spec=job.record.spec))
 
 
 def _raise(failure: Exception) -> Any:
@@ -183,13 +183,15 @@ def _fields(text: bytes) -> dict[str, Any]:
     return {"type": "an exception", "message": message}
 
 
-def error_of(told: Mapping[str, Any], job: str, end: Optional[End] = None) -> Exception:
+def error_of(
+    told: Mapping[str, Any], job: str, end: Optional[End] = None, spec: Mapping[str, Any] = {}
+) -> Exception:
     """The exception that a function's job tells of: itself, or a `RemoteError` where it cannot be that. Its cause has
-    the traceback, and what is known of the job's `end` beyond it."""
+    the traceback, and what is known of the job's `end` beyond it. `spec`: the job's."""
     traceback = _with_lines(str(told.get("traceback") or ""))
     name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
     dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
-    advice = _why_lost(name, message) or advice or (in_words(end.advice) if end is not None and end.advice else None)
+    advice = _why_lost(name, message, spec) or advice or (in_words(end.advice) if end is not None and end.advice else None)
     lost = _LOST.search(message) if name == "ModuleNotFoundError" else None
     if lost is not None and advice and "." in lost.group(1):
         top = lost.group(1).partition(".")[0]
@@ -238,13 +240,21 @@ def _beyond(end: Optional[End]) -> list[str]:
     return [f"[job: {end.reason}{f': {detail}' if detail else ''}]"]
 
 
-def _why_lost(name: str, message: str) -> Optional[str]:
+def _why_lost(name: str, message: str, spec: Mapping[str, Any]) -> Optional[str]:
     """Why a module of the user's did not travel, if it is about one."""
-    if name == "ModuleNotFoundError":
-        lost = _LOST.search(message)
-        return source.why_not_there(lost.group(1)) if lost is not None else None
-    lost = _LOST_OF_PACKAGE.search(message) if name == "ImportError" else None
-    return source.why_not_there(f"{lost.group(2)}.{lost.group(1)}") if lost is not None else None
+    pattern = {"ModuleNotFoundError": _LOST, "ImportError": _LOST_OF_PACKAGE}.get(name)
+    lost = pattern.search(message) if pattern is not None else None
+    if lost is None:
+        return None
+    address = spec.get("source")
+    sent = folders.sent_as(str(address)) if address else None
+    if address and sent is None:
+        # Another process sent it, from who knows where.
+        return None
+    function = (spec.get("workload") or {}).get("function") or {}
+    # What is called by name, with JSON, has a source only where one is named.
+    is_auto = function.get("serializer") != "json"
+    return source.why_not_there(".".join(reversed(lost.groups())), sent, is_auto)
 
 
 def _version_here(package: str) -> Optional[str]:

@@ -64,23 +64,32 @@ def root_above(folder: Path, home: Optional[Path]) -> Optional[Path]:
     return None
 
 
-def why_not_there(name: str) -> Optional[str]:
-    """Of a module that a job lacked and this process has from a file of the user's: why it did not travel."""
+def why_not_there(name: str, sent: Optional[str], is_auto: bool) -> Optional[str]:
+    """Of a module that a job lacked and this process has from a file of the user's: why it did not travel. `sent`: the
+    folder that did. `is_auto`: whether one is looked for when none is named."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if not isinstance(file, str) or is_installed(file):
         return None
-    sent = found()
-    if sent is not None and sent.root in Path(file).resolve().parents:
-        place = Path(file).resolve().relative_to(sent.root).as_posix()
+    root = None if sent is None else Path(sent).resolve()
+    if root is not None and root in Path(file).resolve().parents:
+        place = Path(file).resolve().relative_to(root).as_posix()
+        top = _above(name, Path(file).resolve())
+        if not is_auto and top != root:
+            return (
+                f"{name} is {file} here, and what is called by name is looked for at the top of its source, {root}: "
+                f"source={str(top)!r}"
+            )
         return (
-            f"{name} is {file} here, in the project that travels, {sent.root}, but was left out of it, most likely by "
-            f".gitignore or .gpulayerignore: a line !/{place} in {sent.root}/.gpulayerignore brings it along"
+            f"{name} is {file} here, in the project that travels, {root}, but was left out of it, most likely by "
+            f".gitignore or .gpulayerignore: a line !/{place} in {root}/.gpulayerignore brings it along"
         )
-    if sent is not None:
+    if root is not None:
         return (
-            f"{name} is {file} here, which is not below the project that travels, {sent.root}: move it there, or name a "
+            f"{name} is {file} here, which is not below the project that travels, {root}: move it there, or name a "
             "folder that holds both, source=…"
         )
+    if not is_auto or found() is not None:
+        return f"{name} is {file} here, and no project travelled with this job: name the folder that holds it, source=…"
     return (
         f"{name} is {file} here, and no project travels: neither the current folder nor the program's, nor one above "
         "them, has .git, pyproject.toml or .gpulayerignore (your home folder does not count). Put one beside your "
@@ -167,10 +176,13 @@ def _paths(root: Path, modules: list[tuple[str, str]]) -> tuple[str, ...]:
     """Where these modules were found: the folders above their top packages, in the order of the module path."""
     above: set[Path] = set()
     for name, file in modules:
-        depth = name.count(".") + (1 if Path(file).stem == "__init__" else 0)
-        folder = Path(file).parent
-        above.add(folder.parents[depth - 1] if depth else folder)
+        above.add(_above(name, Path(file)))
     searched = [os.path.realpath(path or ".") for path in sys.path]
     places = {str(each): each.relative_to(root).as_posix() for each in above if each == root or root in each.parents}
     known = [places[path] for path in dict.fromkeys(searched) if path in places]
     return tuple(known + sorted(set(places.values()) - set(known)))
+
+
+def _above(name: str, file: Path) -> Path:
+    """The folder above a module's top package."""
+    return file.parents[name.count(".") + (1 if file.stem == "__init__" else 0)]
