@@ -265,6 +265,8 @@ def test_a_lost_module_is_named_with_what_to_do(tmp_path: Path) -> None:
         assert raised is not None and raised["type"] == "ModuleNotFoundError"
         assert "lost is not there for" in raised["advice"] and "requirements" in raised["advice"]
         assert "source" in raised["advice"]
+    raised = run(tmp_path / "c", {**call, "entrypoint": "gpulayer:f"}).raised
+    assert raised is not None and "install gpulayer for" in raised["advice"], "it did not come along"
 
 
 def test_code_of_another_python_is_refused_and_what_is_imported_is_not(tmp_path: Path) -> None:

@@ -152,6 +152,8 @@ def test_a_module_that_a_call_by_name_lacks_is_not_looked_for_in_projects(
     assert f"looked for at the top of its source, {tmp_path}: source='{tmp_path}/src'" in str(lost)
     loaded(monkeypatch, "aside", tmp_path / "aside.py")
     assert "left out of it, most likely by" in str(error_of(told, "…abc", spec=spec))
+    itself = error_of({**told, "message": "No module named 'gpulayer'", "advice": "install it"}, "…abc", spec=spec)
+    assert "try: install it" in str(itself), "this package is no module of the project"
 
 
 def test_what_is_known_of_the_end_beyond_the_exception_comes_with_it() -> None:

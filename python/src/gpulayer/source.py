@@ -68,7 +68,7 @@ def why_not_there(name: str, sent: Optional[str], is_auto: bool) -> Optional[str
     """Of a module that a job lacked and this process has from a file of the user's: why it did not travel. `sent`: the
     folder that did. `is_auto`: whether one is looked for when none is named."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    if not isinstance(file, str) or is_installed(file):
+    if not isinstance(file, str) or is_installed(file) or name.partition(".")[0] == "gpulayer":
         return None
     root = None if sent is None else Path(sent).resolve()
     if root is not None and root in Path(file).resolve().parents:

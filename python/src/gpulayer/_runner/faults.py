@@ -76,6 +76,11 @@ def _advice(work: Work, fault: BaseException) -> "Optional[str]":
         top = fault.name.partition(".")[0]
         if top == "cloudpickle":
             return f"install cloudpickle for {sys.executable} on this worker, or submit by the Python package"
+        if fault.name == "gpulayer":
+            return (
+                f"install gpulayer for {sys.executable} on this worker, or write the files behind it (CONTRACT, Progress and "
+                "checkpoints): only functions of gpulayer.remote that name it bring it along"
+            )
         version = getattr(sys.modules.get(top), "__version__", None)
         if top != fault.name and version is not None:
             return (
