@@ -176,6 +176,10 @@ gl.checkpoint_saved()
 def test_progress_is_a_number_that_can_be_reached() -> None:
     with pytest.raises(ValueError, match="done is nan"):
         gl.progress(float("nan"))
+    with pytest.raises(ValueError, match="done is -1: progress begins at 0"):
+        gl.progress(-1, 5)
+    with pytest.raises(ValueError, match="total is -0.5: progress begins at 0"):
+        gl.progress(0, -0.5)
 
 
 def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:

@@ -221,6 +221,8 @@ def _finite(name: str, value: Any) -> Number:
     number = _number(value)
     if not math.isfinite(number):
         raise ValueError(f"{name} is {value}: progress is a number that can be reached")
+    if number < 0:
+        raise ValueError(f"{name} is {value}: progress begins at 0")
     return number
 
 
