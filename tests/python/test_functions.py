@@ -67,7 +67,7 @@ def test_arguments_that_it_does_not_take_are_told_here(client: gl.Client) -> Non
         with pytest.raises(TypeError, match=r"^add\(a: '?int'?, b: '?int'? = 1\).*: ") as told:
             call()
         assert told.value.__cause__ is None
-    with pytest.raises(TypeError, match="missing a required argument: 'a' .call 2 of the map."):
+    with pytest.raises(TypeError, match="missing a required argument: 'a' .call 3 of the map."):
         add.starmap([(1,), (1, 2), ()])
     assert not client.jobs(), "nothing was sent"
 
@@ -331,7 +331,7 @@ def test_arguments_that_cannot_be_sent_are_named() -> None:
         take.run(1, threading.Lock())
     with pytest.raises(gl.ConfigurationError, match="the argument `lock` of take"):
         take.run(lock=threading.Lock())
-    with pytest.raises(gl.ConfigurationError, match=r"argument 1 of take \(call 2 of the map\) cannot be sent: TypeError"):
+    with pytest.raises(gl.ConfigurationError, match=r"argument 1 of take \(call 3 of the map\) cannot be sent: TypeError"):
         take.map([0, 1, threading.Lock()], chunksize=2)
     lock = threading.Lock()
     locked = locked_by(lock)

@@ -123,6 +123,19 @@ def test_an_exception_is_raised_in_its_turn_or_kept(tmp_path: Path) -> None:
     assert [type(each) for each in lost] == [float, gl.JobFailedError, float, float]
 
 
+class Unread:
+    """Arguments, so many, that nobody may read."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Any:
+        raise AssertionError("it was read")
+
+
 def test_what_is_no_way_to_map_says_what_is(client: gl.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     @gl.remote(cpus=0.1, memory="64MiB")
     def add(a: int, b: int = 1) -> int:
@@ -134,9 +147,9 @@ def test_what_is_no_way_to_map_says_what_is(client: gl.Client, monkeypatch: pyte
         map([1], b=3)
     with pytest.raises(TypeError, match=r"kwargs=\{'b': 3\}"):
         asyncio.run(starmap.aio([(1,)], b=3))
-    with pytest.raises(TypeError, match="argument 1 is a dict, whose names would be lost"):
+    with pytest.raises(TypeError, match="call 2 has a value of type dict, whose names would be lost"):
         starmap([(1,), {"a": 1}])
-    with pytest.raises(TypeError, match="argument 0 is a int; map takes single ones"):
+    with pytest.raises(TypeError, match="call 1 has a value of type int; map takes single ones"):
         starmap([1])
     monkeypatch.setattr("gpulayer.function_call._MOST_JOBS", 3)
     monkeypatch.setattr("gpulayer.function_call._MOST_CALLS", 7)
@@ -144,7 +157,18 @@ def test_what_is_no_way_to_map_says_what_is(client: gl.Client, monkeypatch: pyte
         add.map(itertools.count(), chunksize=2)
     with pytest.raises(gl.ConfigurationError, match="more than 7 arguments, or no end of them: .*; a chunksize= of your own takes more"):
         add.starmap((each,) for each in itertools.count())
+    # What tells its length is refused before it is read.
+    calls: list[Any] = [
+        lambda: add.map(Unread(8)),
+        lambda: add.map(Unread(8), range(10**30)),
+        lambda: add.map(range(10**30)),
+        lambda: add.starmap(Unread(8)),
+    ]
+    for call in calls:
+        with pytest.raises(gl.ConfigurationError, match="more than 7 arguments: a map is at most 3 jobs; a chunksize="):
+            call()
     assert not client.jobs(), "nothing was sent"
+    assert add.map(range(6), itertools.count()).result() == [0, 2, 4, 6, 8, 10], "the shortest counts"
     assert add.map(range(6), chunksize=2).result() == add.map(range(6)).result() == [1, 2, 3, 4, 5, 6]
 
 

@@ -277,7 +277,7 @@ def packed_calls(
     packed: list[dict[str, Any]] = []
     named: dict[str, None] = {}
     for place, call in enumerate(calls, first or 0):
-        of = name if first is None else f"{name} (call {place} of the map)"
+        of = name if first is None else f"{name} (call {place + 1} of the map)"
         args = [
             packing.value(each, lambda at=at: f"argument {at} of {of}")  # type: ignore[misc]
             for at, each in enumerate(call.args, 1)

@@ -21,7 +21,7 @@ from .default import default_client
 from .errors import ConfigurationError, ConnectionFailedError, GPUlayerError, RefusedError
 from .function_job import CALLS_LABEL, OWN_LABELS, FunctionJob
 from .maps import Map
-from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator
+from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator, length
 from .results import Outcome
 from .spec import Spec, command, is_address, own_python
 from .word_types import usable_key
@@ -109,25 +109,37 @@ def _read(arguments: Iterable[Iterable[Any]], chunksize: Optional[int]) -> list[
     """The arguments of each call of a map, to their end; some iterables have none."""
     __tracebackhide__ = True
     most = _MOST_JOBS * chunksize if chunksize else _MOST_CALLS
+    if _tells_more_than(most, arguments):
+        raise _too_many(f"there are more than {most:,} arguments", chunksize)
     rows: list[tuple[Any, ...]] = []
     for each in arguments:
         if len(rows) == most:
-            how = f", here of chunksize={chunksize} calls each; a larger one" if chunksize else "; a chunksize= of your own"
-            raise ConfigurationError(
-                f"there are more than {most:,} arguments, or no end of them: a map is at most {_MOST_JOBS:,} jobs{how} takes more"
-            )
+            raise _too_many(f"there are more than {most:,} arguments, or no end of them", chunksize)
         if isinstance(each, Mapping):
             raise TypeError(
-                f"starmap takes tuples of arguments, and argument {len(rows)} is a {type(each).__name__}, whose names would "
+                f"starmap takes tuples of arguments, and call {len(rows) + 1} has a value of type {type(each).__name__}, whose names would "
                 "be lost: give (1, 2), and what all calls get by name as kwargs={…}; map gives each call the whole of it"
             )
         if not isinstance(each, Iterable):
             raise TypeError(
-                f"starmap takes tuples of arguments, and argument {len(rows)} is a {type(each).__name__}; map takes "
-                "single ones"
+                f"starmap takes tuples of arguments, and call {len(rows) + 1} has a value of type {type(each).__name__}; "
+                "map takes single ones"
             )
         rows.append(tuple(each))
     return rows
+
+
+def _tells_more_than(most: int, arguments: Any) -> bool:
+    """Whether it is longer, as far as it tells before it is read."""
+    try:
+        return length(arguments) > most
+    except Exception:
+        return False
+
+
+def _too_many(said: str, chunksize: Optional[int]) -> ConfigurationError:
+    how = f", here of chunksize={chunksize} calls each; a larger one" if chunksize else "; a chunksize= of your own"
+    return ConfigurationError(f"{said}: a map is at most {_MOST_JOBS:,} jobs{how} takes more")
 
 
 def fits(function: RemoteFunction[..., Any], calls: Iterable[Call]) -> None:
@@ -151,7 +163,7 @@ def fits(function: RemoteFunction[..., Any], calls: Iterable[Call]) -> None:
         try:
             signature.bind(*call.args, **call.kwargs)
         except TypeError as fault:
-            which = f" (call {place} of the map)" if place else ""
+            which = f" (call {place + 1} of the map)" if place else ""
             raise TypeError(f"{_name(function)}{signature}: {fault}{which}") from None
 
 

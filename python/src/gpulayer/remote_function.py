@@ -8,7 +8,7 @@ import functools
 import os
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Iterator, Mapping, Optional, TypeVar, Union, overload
 
 from .both import both, finished, method_of, named, signature_of
 
@@ -213,7 +213,7 @@ class MapOf(Generic[R]):
         from . import background
 
         return background.run(
-            _mapped(self._function, zip(*iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
+            _mapped(self._function, _Columns(iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
         )
 
     @overload
@@ -252,7 +252,7 @@ class MapOf(Generic[R]):
         from . import background
 
         return await background.join(
-            _mapped(self._function, zip(*iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
+            _mapped(self._function, _Columns(iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -357,6 +357,27 @@ class StarmapOf(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<starmap of {self._function!r}>"
+
+
+class _Columns:
+    """Arguments that are there as one iterable for each, call by call. It has a length if all of them have."""
+
+    def __init__(self, iterables: tuple[Any, ...]) -> None:
+        self._iterables = iterables
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*self._iterables)
+
+    def __len__(self) -> int:
+        return min(map(length, self._iterables), default=0)
+
+
+def length(iterable: Any) -> int:
+    """Its length. What is longer than Python can tell, as a range may be, is as long as that."""
+    try:
+        return len(iterable)
+    except OverflowError:
+        return sys.maxsize
 
 
 def _refuse(others: Mapping[str, Any]) -> None:
