@@ -49,12 +49,13 @@ const RUNNER_FOLDER: &str = "runner";
 const RUN: &str = "run.py";
 /// Its package.
 const PACKAGE: &str = "_gpulayer_runner";
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     (RUN, include_str!("../../../python/src/gpulayer/_runner/run.py")),
     ("_gpulayer_runner/__init__.py", include_str!("../../../python/src/gpulayer/_runner/__init__.py")),
     ("_gpulayer_runner/faults.py", include_str!("../../../python/src/gpulayer/_runner/faults.py")),
     ("_gpulayer_runner/serving.py", include_str!("../../../python/src/gpulayer/_runner/serving.py")),
     ("_gpulayer_runner/several.py", include_str!("../../../python/src/gpulayer/_runner/several.py")),
+    ("_gpulayer_runner/stops.py", include_str!("../../../python/src/gpulayer/_runner/stops.py")),
     ("_gpulayer_runner/yielding.py", include_str!("../../../python/src/gpulayer/_runner/yielding.py")),
 ];
 /// The folder of this build's runner: the first digits of the SHA-256 of its files.

@@ -8,7 +8,8 @@ nothing (no `json`, `pickle`, `cloudpickle`), and what only a failure needs is i
 import _signal  # type: ignore[import-not-found]
 import os
 import sys
-from _thread import get_ident
+
+from .stops import STOPPED_STATUS, asks, call_ends, ends_task, heed_stops, other_threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ LARGEST_EXCEPTION_BYTES = 1 << 20
 LARGEST_TEXT = 1 << 20
 #: Longer values of a generator have a file each. The worker knows this number too.
 LARGEST_IN_LINE_BYTES = 8 << 10
-#: The exit status of a call that was stopped: a shell's, of what SIGTERM ended.
-STOPPED_STATUS = 128 + 15
 
 
 class CallError(Exception):
@@ -39,10 +38,6 @@ class CallError(Exception):
     def __init__(self, message: str, advice: "Optional[str]" = None) -> None:
         super().__init__(message)
         self.advice = advice
-
-
-class Stopped(BaseException):
-    """The job is to stop: raised where its function is, so that `finally` and `with` do their work."""
 
 
 class Work:
@@ -196,89 +191,6 @@ def _search(paths: "list[str]") -> None:
         os.execv(sys.executable, [sys.executable, *_started_as])
 
 
-# Only when somebody wants the task to stop.
-
-_was_stopped = False
-#: Whether the signal came, also to a function that asks for it.
-_stop_came = False
-_forks_are_told = False
-#: Whether the process may serve another task.
-_may_stay = True
-
-
-def _heed_stops() -> None:
-    """From now on SIGTERM raises, unless somebody has decided otherwise. In children it does what it always does."""
-    global _forks_are_told
-    try:
-        if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
-            _signal.signal(_signal.SIGTERM, _stop)
-    except ValueError:
-        # Only the main thread may.
-        return
-    if not _forks_are_told:
-        _forks_are_told = True
-        os.register_at_fork(before=_fork_begins, after_in_parent=_fork_ends, after_in_child=_child_begins)
-
-
-# The signal masks of threads that fork. A child that had the signal before its usual action is back would never hear it.
-_masks: "dict[int, Any]" = {}
-
-
-def _fork_begins() -> None:
-    _masks[get_ident()] = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM,))
-
-
-def _fork_ends() -> None:
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, _masks.pop(get_ident(), ()))
-
-
-def _child_begins() -> None:
-    heed_no_stops()
-    _fork_ends()
-
-
-def heed_no_stops() -> None:
-    if _signal.getsignal(_signal.SIGTERM) is _stop:
-        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
-
-
-def _stop(_number: int, _frame: "Any") -> None:
-    global _may_stay, _stop_came, _was_stopped
-    _may_stay, _stop_came = False, True
-    # Who asks hears of it, and ends in its own time. What cleans up already is not disturbed.
-    if _was_stopped or _asks():
-        return
-    _was_stopped = True
-    raise Stopped
-
-
-def call_begins() -> None:
-    """Of several calls: after a stop none begins."""
-    global _was_stopped
-    if _stop_came:
-        _was_stopped = True
-        raise Stopped
-
-
-def ends_task(fault: BaseException) -> bool:
-    """Whether what a call raised ends the task, as a stop does. Of what is no plain exception the process has to end."""
-    global _may_stay
-    if not isinstance(fault, Exception) or isinstance(fault, MemoryError):
-        _may_stay = False
-    return _was_stopped and not isinstance(fault, Exception)
-
-
-def _asks() -> bool:
-    inside = sys.modules.get("gpulayer.inside")
-    return inside is not None and bool(inside.asks_whether_to_stop)
-
-
-def _call_ends() -> None:
-    # The signal comes behind the word: who asks may be through before it.
-    if not _asks():
-        heed_no_stops()
-
-
 def _stopped() -> int:
     """The end of a task that was stopped."""
     threading = sys.modules.get("threading")
@@ -291,16 +203,6 @@ def _stopped() -> int:
         os._exit(STOPPED_STATUS)
     flush()
     return STOPPED_STATUS
-
-
-def other_threads(threading: "Any") -> "list[Any]":
-    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-
-
-def may_stay() -> bool:
-    """Whether the call left nothing that an ending process would wait for, and did not end the process."""
-    threading = sys.modules.get("threading")
-    return _may_stay and (threading is None or all(thread.daemon for thread in other_threads(threading)))
 
 
 def read_json(text: str) -> "Any":
@@ -551,7 +453,7 @@ def main(folder: str) -> int:
     part = os.path.join(folder, "returned.part")
     work = Work(folder)
     try:
-        _heed_stops()
+        heed_stops()
         work.load()
         if work.many:
             from .several import PART, write
@@ -562,11 +464,11 @@ def main(folder: str) -> int:
             with open(part, "w+b") as file:
                 _write(work, file)
         flush()
-        _call_ends()
+        call_ends()
         os.rename(part, os.path.join(folder, "returned"))
         return 0
     except BaseException as fault:
-        _call_ends()
+        call_ends()
         is_stopped = ends_task(fault)
         # Of several calls it has what came of those before.
         if not work.many and os.path.exists(part):
@@ -602,7 +504,7 @@ def begin() -> int:
         from .serving import serve
 
         status = serve()
-    if _asks():
+    if asks():
         # Python's own end takes the handler away, and the signal of a stop that was asked about may still come.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM,))
     return status

@@ -3,7 +3,8 @@
 import os
 import sys
 
-from . import CALLS, flush, heed_no_stops, main, may_stay, read_json
+from . import CALLS, flush, main, read_json
+from .stops import heed_no_stops, may_stay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

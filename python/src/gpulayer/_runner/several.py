@@ -2,7 +2,8 @@
 
 import os
 
-from . import Work, call_begins, dump, ends_task, tell
+from . import Work, dump, tell
+from .stops import call_begins, ends_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
