@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Iterator
 
 import gpulayer as gl
 import pytest
 from conftest import SOURCES, until
-from laid_out import stopped
+from laid_out import run, stopped
+from test_runner import others
 
 
 def test_finally_runs_and_nothing_is_raised(tmp_path: Path) -> None:
@@ -50,6 +52,79 @@ def test_a_coroutine_and_a_generator_clean_up_as_well(tmp_path: Path) -> None:
     for name, function in (("a", waits), ("b", yields)):
         ran = stopped(tmp_path / name, function)
         assert (ran.status, ran.out, ran.err) == (143, "works\ncleans up\n", "")
+
+
+def test_a_stop_that_comes_in_another_task_ends_the_loop(tmp_path: Path) -> None:
+    async def in_a_task() -> None:
+        import asyncio
+
+        async def busy() -> None:
+            print("works", flush=True)
+            while True:
+                pass
+
+        task = asyncio.create_task(busy())
+        try:
+            await asyncio.sleep(120)
+        finally:
+            print("cleans up", task.done(), flush=True)
+
+    async def in_a_callback() -> None:
+        import asyncio
+
+        def busy() -> None:
+            print("works", flush=True)
+            while True:
+                pass
+
+        asyncio.get_running_loop().call_soon(busy)
+        try:
+            await asyncio.sleep(120)
+        finally:
+            print("cleans up", True, flush=True)
+
+    for name, function in (("a", in_a_task), ("b", in_a_callback)):
+        ran = stopped(tmp_path / name, function)
+        assert (ran.status, ran.out) == (143, "works\ncleans up True\n")
+        assert ran.returned is None and ran.raised is None
+
+
+#: Each is destroyed in the loop, and the signal comes in the middle of the second one's destruction.
+DESTROYS = """
+import signal, time
+
+class Slow:
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        if self.number == 1:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            print("works", flush=True)
+            while signal.SIGTERM not in signal.sigpending():
+                pass
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            print("went on", flush=True)
+
+def work():
+    try:
+        for number in range(3):
+            slow = Slow(number)
+            slow = None
+        time.sleep(120)
+    finally:
+        print("cleans up", flush=True)
+"""
+
+
+@pytest.mark.parametrize("python", [sys.executable, *others()])
+def test_a_stop_that_comes_while_something_is_destroyed_is_not_ignored(tmp_path: Path, python: str) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "mine.py").write_text(DESTROYS)
+    entry = {"serializer": "json", "payload": "{}", "entrypoint": "mine:work"}
+    ran = run(tmp_path, entry, python=python, stop=True)
+    assert (ran.status, ran.err) == (143, "")
+    assert ran.out == "works\nwent on\ncleans up\n"
 
 
 def test_an_error_of_the_cleaning_up_is_told(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 STOPPED_STATUS = 128 + 15
 
 
-class Stopped(BaseException):
-    """The job is to stop: raised where its function is, so that `finally` and `with` do their work."""
+class Stopped(SystemExit):
+    """The job is to stop: raised where its function is, so that `finally` and `with` do their work. A `SystemExit`, as any
+    other of what is raised in a task or a callback of asyncio is kept there, and its loop goes on."""
 
 
 _was_stopped = False
@@ -61,14 +62,38 @@ def heed_no_stops() -> None:
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
 
 
-def _stop(_number: int, _frame: "Any") -> None:
+def _stop(_number: int, frame: "Any") -> None:
     global _may_stay, _stop_came, _was_stopped
     _may_stay, _stop_came = False, True
     # Who asks hears of it, and ends in its own time. What cleans up already is not disturbed.
     if _was_stopped or asks():
         return
     _was_stopped = True
-    raise Stopped
+    destroyer = _destroyer(frame)
+    if destroyer is None or sys.gettrace() is not None:
+        raise Stopped(STOPPED_STATUS)
+    sys.settrace(_traces_nothing)
+    destroyer.f_trace = _stop_there
+
+
+def _destroyer(frame: "Any") -> "Any":
+    """Of what a `__del__` raises Python says that it ignores it: whose doing it is that something is destroyed."""
+    found = None
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            found = frame.f_back
+        frame = frame.f_back
+    return found
+
+
+def _traces_nothing(_frame: "Any", _event: str, _given: "Any") -> None:
+    """As without it; only with one are frames asked for theirs."""
+
+
+def _stop_there(frame: "Any", _event: str, _given: "Any") -> None:
+    sys.settrace(None)
+    frame.f_trace = None
+    raise Stopped(STOPPED_STATUS)
 
 
 def call_begins() -> None:
@@ -76,7 +101,7 @@ def call_begins() -> None:
     global _was_stopped
     if _stop_came:
         _was_stopped = True
-        raise Stopped
+        raise Stopped(STOPPED_STATUS)
 
 
 def ends_task(fault: BaseException) -> bool:
