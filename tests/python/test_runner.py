@@ -251,6 +251,23 @@ def test_a_forked_child_leaves_the_outcome_to_its_parent(tmp_path: Path) -> None
     assert ran.value == "the parent's 256" and "in the child" in ran.err
 
 
+def test_a_forked_child_may_exit_as_any_does(tmp_path: Path) -> None:
+    def fork() -> "list[int]":
+        import os
+        import sys
+
+        found = []
+        for code in (None, 0, 3, 256, "no data"):
+            child = os.fork()
+            if child == 0:
+                sys.exit(code)
+            found.append(os.waitpid(child, 0)[1] >> 8)
+        return found
+
+    ran = called(tmp_path, fork)
+    assert (ran.value, ran.err) == ([0, 0, 3, 0, 1], "no data\n")
+
+
 def test_a_value_that_cannot_be_sent_is_said(tmp_path: Path) -> None:
     ran = called(tmp_path, lambda: (each for each in "ab"))
     assert ran.raised is not None and ran.raised["stage"] == "return" and "generator" in ran.raised["message"]

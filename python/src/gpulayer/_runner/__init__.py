@@ -147,18 +147,30 @@ class Work:
                 value = generated(self, value)
         except BaseException as fault:
             if os.getpid() != self.process:
-                tell(self, fault)
-                os._exit(1)
+                self.leave_child(self._status_of(fault))
             raise
         if os.getpid() != self.process:
             self.leave_child()
         self.stage = "return"
         return value
 
-    def leave_child(self) -> None:
+    def leave_child(self, status: int = 0) -> None:
         """The end of a child that the function forked: what it returns is nobody's, and the files are its parent's."""
         flush()
-        os._exit(0)
+        os._exit(status)
+
+    def _status_of(self, fault: BaseException) -> int:
+        """That of a child that ended with this, as of any Python."""
+        if not isinstance(fault, SystemExit):
+            tell(self, fault)
+            return 1
+        if fault.code is None or isinstance(fault.code, int):
+            return (fault.code or 0) & 0xFF
+        try:
+            print(fault.code, file=sys.stderr)
+        except Exception:
+            pass
+        return 1
 
     def _bytes(self, inline: "Optional[str]", name: str) -> bytes:
         if inline is None:
