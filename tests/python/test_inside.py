@@ -24,7 +24,7 @@ def ran(body: str, folder: Path, **env: str) -> str:
     environment = {"PYTHONPATH": SOURCES, "PATH": "/usr/bin:/bin", **env}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM.format(body=body)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=True,
+        cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=60,
     )
     assert done.stderr == ""
     return done.stdout
@@ -146,6 +146,58 @@ os.waitpid(child, 0)
         GPULAYER_PROGRESS_FILE=str(path),
     )
     assert said_of(path) == {"done": 2, "total": None, "checkpoint": 3}
+
+
+def test_a_handler_of_a_signal_may_say_something_in_the_middle_of_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    ran(
+        """
+import os, signal
+from gpulayer import progress_file
+
+def heard(number, _):
+    gl.progress(7)
+    gl.checkpoint_saved()
+
+signal.signal(signal.SIGTERM, heard)
+write = progress_file._write
+
+def interrupted(path, said):
+    progress_file._write = write
+    os.kill(os.getpid(), signal.SIGTERM)
+    write(path, said)
+
+progress_file._write = interrupted
+gl.metrics(1)
+os._exit(0)
+""",
+        tmp_path,
+        GPULAYER_PROGRESS_FILE=str(path),
+    )
+    assert said_of(path) == {"metrics": {}, "step": 1, "done": 7, "total": None, "checkpoint": 1}
+
+
+def test_a_word_that_a_handler_ends_is_said_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    ran(
+        """
+import signal, sys
+from gpulayer import progress_file
+
+signal.signal(signal.SIGTERM, lambda *_: (gl.checkpoint_saved(), sys.exit(0)))
+write = progress_file._write
+
+def interrupted(path, said):
+    progress_file._write = write
+    signal.raise_signal(signal.SIGTERM)
+
+progress_file._write = interrupted
+gl.progress(3)
+""",
+        tmp_path,
+        GPULAYER_PROGRESS_FILE=str(path),
+    )
+    assert said_of(path) == {"done": 3, "total": None, "checkpoint": 1}
 
 
 def test_who_was_stopped_in_the_middle_of_a_word_stops_nobody(tmp_path: Path) -> None:

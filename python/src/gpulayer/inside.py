@@ -7,7 +7,6 @@ nothing asks to stop, nobody is told, and `checkpoint_dir` is a folder here.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import math
 import operator
 import os
@@ -103,7 +102,9 @@ class _Word:
     """What is said here, until it is in the file that the worker reads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Handlers of signals say things too, in the middle of what is said here.
+        self._lock = threading.RLock()
+        self._is_writing = False
         #: What is not written yet.
         self._news: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
@@ -132,7 +133,8 @@ class _Word:
     def begin_anew(self) -> None:
         """In the child of a fork, which has neither the thread nor whoever held the lock. What was not written yet is
         the parent's to write: said once more, and later, it would go back."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_writing = False
         self._later = None
         self._news, self._counts = {}, {}
 
@@ -150,13 +152,33 @@ class _Word:
                 self._write()
 
     def _write(self) -> None:
+        # What a handler of a signal says meanwhile goes along after it.
+        while not self._is_writing:
+            self._is_writing = True
+            try:
+                is_written = self._write_once()
+            finally:
+                self._is_writing = False
+            if not is_written or not (self._news or self._counts):
+                return
+
+    def _write_once(self) -> bool:
         self._written_at = time.monotonic()
         path = os.environ.get("GPULAYER_PROGRESS_FILE")
-        # A full disk must not end a training run because of how far it is: it is said with the next word.
-        with contextlib.suppress(OSError):
+        news, counts = self._news, self._counts
+        self._news, self._counts = {}, {}
+        try:
             if path is not None:
-                self._said = progress_file.add(path, self._news, self._counts, self._said)
-            self._news, self._counts = {}, {}
+                self._said = progress_file.add(path, news, counts, self._said)
+            return True
+        except BaseException as fault:
+            self._news = {**news, **self._news}
+            for name, more in counts.items():
+                self._counts[name] = self._counts.get(name, 0) + more
+            # A full disk must not end a training run because of how far it is: it is said with the next word.
+            if isinstance(fault, OSError):
+                return False
+            raise
 
 
 _word = _Word()
