@@ -6,14 +6,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import dis
-import functools
 import hashlib
 import inspect
 import os
 import pickle
 import sys
 import tempfile
-from collections import ChainMap
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
@@ -22,6 +20,7 @@ import cloudpickle
 
 from .disk import cannot_write
 from .errors import ConfigurationError, DiskError
+from .pickler import Pickler
 from .remote_function import PROGRAM
 
 #: The version of the payload's shape.
@@ -93,7 +92,7 @@ class Packing:
             return known[1]
         spool = _Spool(self)
         try:
-            _Pickler(spool, protocol=5).dump(given)
+            Pickler(spool, protocol=5).dump(given)
         except DiskError:
             # That is not the value's fault.
             raise
@@ -197,13 +196,6 @@ class _Spool:
         return Parcel(self._hash.hexdigest(), self._file.name, self._size_bytes)
 
 
-def _code_with_its_file(code: CodeType) -> Any:
-    # cloudpickle writes `<dynamic-code>` for the file: a traceback could not say where.
-    reduced: Any = cloudpickle.Pickler.dispatch_table[CodeType](code)
-    make, arguments = reduced
-    return make, tuple(code.co_filename if each == "<dynamic-code>" else each for each in arguments)
-
-
 class _Nowhere:
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
@@ -220,7 +212,7 @@ def _because_of(given: Any) -> str:
             break
         for kind, name, value in _used_by(function):
             try:
-                _Pickler(_Nowhere(), protocol=5).dump(value)
+                Pickler(_Nowhere(), protocol=5).dump(value)
             except Exception:
                 told = f" because of the {kind} `{name}` ({type(value).__name__}){of}"
                 given, of = value, f" of `{name}`"
@@ -251,23 +243,6 @@ def _globals_of(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _globals_of(inner)
-
-
-_Cached: Any = functools._lru_cache_wrapper
-
-
-def _cached_with_its_function(cached: Any) -> Any:
-    # functools writes the name alone, and elsewhere there is another program. What is cached stays here.
-    if cached.__module__ not in PROGRAM and "<locals>" not in cached.__qualname__:
-        return cached.__reduce__()
-    of = cached.cache_parameters()
-    info: Any = functools._CacheInfo
-    return _Cached, (cached.__wrapped__, of["maxsize"], of["typed"], info), vars(cached)
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    _others: Any = cloudpickle.Pickler.dispatch_table
-    dispatch_table = ChainMap({CodeType: _code_with_its_file, _Cached: _cached_with_its_function}, _others)
 
 
 def packed_calls(

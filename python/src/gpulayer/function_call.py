@@ -18,7 +18,7 @@ from . import artifacts, background, interrupts, library, notices, sent_projects
 from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
 from .client import Client
 from .default import default_client
-from .errors import ConfigurationError, ConnectionFailedError, GPUlayerError, RefusedError
+from .errors import ConfigurationError, ConnectionFailedError, GPUlayerError, RefusedError, refusal
 from .function_job import CALLS_LABEL, OWN_LABELS, FunctionJob
 from .maps import Map
 from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator, length
@@ -379,6 +379,13 @@ class Submission:
         try:
             return await self._tried()
         except RefusedError as refused:
+            if refused.code == "idempotency_key_reused":
+                detail = (
+                    f"key={self._key!r} was used for another call: its function, its arguments or its words were others; "
+                    "use a new key for a new one. (A set of texts has another order in each run of a program, a sorted list "
+                    "has not.)"
+                )
+                raise refusal({**refused.problem, "detail": detail}) from None
             if not any(fault.code == "missing_artifact" for fault in refused.errors):
                 raise
         # It was sent long ago, and the server has removed it meanwhile.
