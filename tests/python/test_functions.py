@@ -82,6 +82,17 @@ def test_arguments_that_it_does_not_take_are_told_here(client: gl.Client) -> Non
     assert gl.remote(cpus=0.1, memory="64MiB")(max).run(3, 4) == 4, "of one that does not tell the job finds out"
 
 
+def test_attributes_of_the_function_replace_nothing_of_its_own() -> None:
+    def add(x: int) -> int:
+        return x + 1
+
+    wrong: Any = add
+    wrong.function, wrong.words, wrong.run, wrong.note = str, {"gpus": 8}, None, "mine"
+    function: Any = gl.remote(add, cpus=0.1, memory="64MiB")
+    assert (function(1), function.run(1), function.words) == (2, 2, {"cpus": 0.1, "memory": "64MiB"})
+    assert function.note == "mine"
+
+
 def test_an_argument_may_have_any_name() -> None:
     @gl.remote(cpus=0.1, memory="64MiB")
     def told(**named: int) -> dict[str, int]:
@@ -385,7 +396,7 @@ def test_remote_functions_call_each_other_within_a_job() -> None:
     async def total(numbers: list[int]) -> int:
         return sum(square(x) for x in numbers) + factorial(3)
 
-    assert total.run([1, 2, 3]) == 20  # type: ignore[comparison-overlap]
+    assert total.run([1, 2, 3]) == 20
 
 
 def test_a_function_by_its_name_takes_and_gives_json(client: gl.Client, tmp_path: Path) -> None:

@@ -75,7 +75,12 @@ class RemoteFunction(Generic[P, R]):
         self.function: Callable[P, R] = function.function if isinstance(function, RemoteFunction) else function
         #: What its jobs ask for.
         self.words = dict(words)
-        functools.update_wrapper(self, itself.function if isinstance(itself, RemoteFunction) else itself)
+        wrapped = itself.function if isinstance(itself, RemoteFunction) else itself
+        functools.update_wrapper(self, wrapped, updated=())
+        for name, value in getattr(wrapped, "__dict__", {}).items():
+            # What this has itself is not the function's to replace.
+            if name not in vars(self) and not hasattr(type(self), name):
+                setattr(self, name, value)
         if "GPULAYER_FUNCTION" not in os.environ:
             # A fault in the words is told where they stand. A job has no use for them.
             from .function_call import template
