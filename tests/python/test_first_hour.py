@@ -58,6 +58,9 @@ def test_only_what_is_for_others_is_listed() -> None:
     assert {name for name in dir(gl) if not name.startswith("__")} == {name for name in gl.__all__ if name[0] != "_"}
     shown = str(inspect.signature(gl.remote(abs).map))
     assert "*iterables" in shown and "chunksize" in shown and "Coroutine" not in shown
+    for method in (gl.remote(abs).map, gl.remote(abs).starmap):
+        told = inspect.getdoc(method) or ""
+        assert all(name in told for name in inspect.signature(method).parameters if name not in ("iterables", "others"))
 
 
 def test_a_method_takes_what_its_function_takes() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import pickle
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, AsyncIterator, Generator, Iterator, Union
 
 import gpulayer as gl
 import pytest
@@ -84,6 +84,63 @@ def test_what_is_asked_of_the_default_server_has_both_forms(client: gl.Client) -
         assert pickle.loads(pickle.dumps(each)) is each
         assert inspect.signature(each) == inspect.signature(getattr(client, each.__name__))
     assert repr(gl.submit) == "<submit at the default server>" and repr(gl.attach) == "<attach of the default server>"
+
+
+def test_a_coroutine_is_run_to_its_end_and_gives_what_it_returns() -> None:
+    @gl.remote
+    async def third(x: int) -> float:
+        return x / 3
+
+    class Model:
+        @gl.remote(cpus=0.1)
+        async def third(self, x: int) -> float:
+            return x / 3
+
+    async def here() -> None:
+        assert_type(await third(3), float)
+        assert_type(await third.run.aio(6), float)
+
+    asyncio.run(here())
+    assert_type(third.run(3), float)
+    assert_type(Model().third.run(3), float)
+    assert_type(third.submit(3), gl.FunctionJob[float])
+    assert_type(third.options(name="other").map([3]), gl.Map[float])
+    assert_type(third.starmap([(3,)], return_exceptions=True).result(), list[Union[float, Exception]])
+
+
+def test_a_generator_gives_what_it_yields() -> None:
+    @gl.remote
+    def count(n: int) -> Generator[int, None, str]:
+        yield from range(n)
+        return "done"
+
+    @gl.remote(cpus=0.1)
+    async def later(n: int) -> AsyncIterator[int]:
+        yield n
+
+    class Model:
+        @gl.remote
+        def count(self, n: int) -> Iterator[int]:
+            yield n
+
+    assert_type(count(1), Generator[int, None, str])
+    with count.run(2) as values:
+        assert_type(values, gl.RunYields[int])
+        for value in values:
+            assert_type(value, int)
+    with Model().count.run(1) as others:
+        assert_type(others, gl.RunYields[int])
+        assert next(others) == 1
+    assert_type(count.map([2]).result(), list[list[int]])
+    assert_type(count.submit(1).stream(), gl.Yields[int])
+
+    async def awaited() -> None:
+        async with await count.run.aio(1) as begun:
+            assert_type(begun, gl.RunYields[int])
+        async for value in later.run(1):
+            assert_type(value, int)
+
+    asyncio.run(awaited())
 
 
 def test_what_is_attached_to_needs_no_cast() -> None:

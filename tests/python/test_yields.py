@@ -168,7 +168,7 @@ def waits_at(place: str, go: str, n: int) -> Iterator[int]:
 def test_what_comes_of_a_generator_has_its_type(client: gl.Client) -> None:
     gl.use(client)
     run = count.run(1)
-    assert_type(run, Generator[int, None, str])
+    assert_type(run, gl.RunYields[int])
     run.close()
     job = count.submit(1)
     assert_type(job.stream(), gl.Yields[int])
@@ -193,7 +193,8 @@ def test_what_it_returns_is_the_result_and_what_it_raises_comes_last(client: gl.
     gl.use(client)
 
     def both() -> Generator[int, None, str]:
-        return (yield from count.run(2))
+        returned: str = yield from count.run(2)
+        return returned
 
     generator = both()
     assert [next(generator), next(generator)] == [0, 1]
@@ -334,7 +335,7 @@ def test_leaving_a_run_cancels_its_job(client: gl.Client, tmp_path: Path) -> Non
     assert cancelled()
     run = forever.run()
     next(run)
-    run.close()  # type: ignore[attr-defined]
+    run.close()
     assert cancelled() and list(run) == []
 
     begun = forever.run(os.urandom(100_000))
@@ -409,7 +410,7 @@ def test_a_run_with_a_key_is_left_alone(client: gl.Client) -> None:
         break
     [job] = client.jobs()
     assert job.state == "running" and job.record.cancel_requested_at is None
-    with forever.run() as again:  # type: ignore[attr-defined]
+    with forever.run() as again:
         assert next(again) == 1 and again.job == job, "whoever comes with the key has it"
     job.cancel(now=True).wait(60)
 

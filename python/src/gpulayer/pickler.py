@@ -99,10 +99,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     _others: Any = cloudpickle.Pickler.dispatch_table
     dispatch_table = ChainMap({CodeType: _code_with_its_file, _Cached: _cached_with_its_function}, _others)
 
-    def reducer_override(self, given: Any) -> Any:
-        is_kind = isinstance(given, type) and given.__module__ != "builtins"
-        if is_kind and not _cloudpickle._should_pickle_by_reference(given):
-            _name_by_contents(given)
-        elif isinstance(given, TypeVar) and given.__module__ in PROGRAM:
-            _name_by_contents(given)
-        return super().reducer_override(given)
+    def reducer_override(self, obj: Any) -> Any:
+        is_kind = isinstance(obj, type) and obj.__module__ != "builtins"
+        if is_kind and not _cloudpickle._should_pickle_by_reference(obj):
+            _name_by_contents(obj)
+        elif isinstance(obj, TypeVar) and obj.__module__ in PROGRAM:
+            _name_by_contents(obj)
+        return super().reducer_override(obj)

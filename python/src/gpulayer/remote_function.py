@@ -14,10 +14,11 @@ from .both import both, finished, method_of, named, signature_of
 
 if TYPE_CHECKING:
     import inspect
-    from typing import Coroutine, Literal
+    from typing import AsyncIterator, Coroutine, Iterator, Literal, TypedDict
 
-    from typing_extensions import Concatenate, ParamSpec, Self
+    from typing_extensions import Concatenate, ParamSpec, Self, Unpack
 
+    from .both import Bound
     from .function_job import FunctionJob
     from .maps import Map
     from .yields import RunYields
@@ -27,7 +28,69 @@ if TYPE_CHECKING:
 else:
     P = TypeVar("P")
     Q = TypeVar("Q")
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
+#: What a generator yields.
+Y = TypeVar("Y")
+#: An argument of a map.
+A = TypeVar("A")
+if TYPE_CHECKING:
+
+    class MapWords(TypedDict, total=False):
+        """Of `map` and `starmap`."""
+
+        concurrency: Optional[int]
+        ordered: bool
+        chunksize: Optional[int]
+        kwargs: Optional[Mapping[str, Any]]
+
+    # What a job makes of a function, by what calling that gives: a coroutine is run to its end, a generator's values come.
+
+    class _ran:
+        def __init__(self, body: Callable[..., Any]) -> None: ...
+        @overload
+        def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...
+        @overload
+        def __get__(
+            self, instance: RemoteFunction[P, Coroutine[Any, Any, Y]], owner: Optional[type] = None
+        ) -> Bound[P, Y]: ...
+        @overload
+        def __get__(
+            self, instance: RemoteFunction[P, Union[Iterator[Y], AsyncIterator[Y]]], owner: Optional[type] = None
+        ) -> RunOf[P, Y]: ...
+        @overload
+        def __get__(self, instance: RemoteFunction[P, Y], owner: Optional[type] = None) -> Bound[P, Y]: ...
+        def __get__(self, instance: Any, owner: Optional[type] = None) -> Any: ...
+
+    class _submitted:
+        def __init__(self, body: Callable[..., Any]) -> None: ...
+        @overload
+        def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...
+        @overload
+        def __get__(
+            self, instance: RemoteFunction[P, Coroutine[Any, Any, Y]], owner: Optional[type] = None
+        ) -> Bound[P, FunctionJob[Y]]: ...
+        @overload
+        def __get__(self, instance: RemoteFunction[P, Y], owner: Optional[type] = None) -> Bound[P, FunctionJob[Y]]: ...
+        def __get__(self, instance: Any, owner: Optional[type] = None) -> Any: ...
+
+    class _mapped(Generic[A]):
+        def __init__(self, body: Callable[[Any], MapOf[A, Any]]) -> None: ...
+        @overload
+        def __get__(self, instance: None, owner: Optional[type] = None) -> Self: ...
+        @overload
+        def __get__(
+            self, instance: RemoteFunction[..., Coroutine[Any, Any, Y]], owner: Optional[type] = None
+        ) -> MapOf[A, Y]: ...
+        @overload
+        def __get__(
+            self, instance: RemoteFunction[..., Union[Iterator[Y], AsyncIterator[Y]]], owner: Optional[type] = None
+        ) -> MapOf[A, list[Y]]: ...
+        @overload
+        def __get__(self, instance: RemoteFunction[..., Y], owner: Optional[type] = None) -> MapOf[A, Y]: ...
+        def __get__(self, instance: Any, owner: Optional[type] = None) -> Any: ...
+
+else:
+    _ran, _submitted, _mapped = finished, both, property
 
 #: The module of the program itself: there is another one elsewhere. The second is its name in a child that
 #: `multiprocessing` spawned.
@@ -109,7 +172,7 @@ class RemoteFunction(Generic[P, R]):
         method = Method(function, instance) if by_name else types.MethodType(function, instance)
         return type(self)(method, self.words)
 
-    @finished
+    @_ran
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Callable[[], R]]:
         """Runs it as a job and gives what it returns; what it raises is raised here, as itself."""
         __tracebackhide__ = True
@@ -117,7 +180,7 @@ class RemoteFunction(Generic[P, R]):
 
         return one(self, args, kwargs).run()
 
-    @both
+    @_submitted
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, FunctionJob[R]]:
         """Submits a call: a job whose `result()` is what the function returns."""
         __tracebackhide__ = True
@@ -125,8 +188,8 @@ class RemoteFunction(Generic[P, R]):
 
         return one(self, args, kwargs).submit()
 
-    @property
-    def map(self) -> MapOf[R]:
+    @_mapped
+    def map(self) -> MapOf[Any, Any]:
         """Calls it for each argument, as one array job; iterating the `Map` gives the values. With several iterables
         it gets one argument of each, as with the built-in `map`; all are read to their end first.
 
@@ -134,14 +197,15 @@ class RemoteFunction(Generic[P, R]):
         `False` = values come as they are done. `chunksize`: so many calls in one job, by default as many as make a
         thousand jobs of all, with `reuse` 64. `kwargs`: arguments that all calls get.
         """
-        return MapOf(self)
+        return MapOf(self, "map", _columns)
 
-    @property
-    def starmap(self) -> StarmapOf[R]:
-        """The same for arguments that are there as tuples."""
-        return StarmapOf(self)
+    @_mapped
+    def starmap(self) -> MapOf[Iterable[Any], Any]:
+        """`map` for arguments that are there as tuples, in one iterable, with the same words: `concurrency`,
+        `return_exceptions`, `ordered`, `chunksize`, `kwargs`."""
+        return MapOf(self, "starmap", _tuples)
 
-    def options(self, /, **words: Any) -> RemoteFunction[P, R]:
+    def options(self, /, **words: Any) -> Self:
         """The same function, its jobs with other words."""
         return type(self)(self.function, {**self.words, **words})
 
@@ -176,31 +240,22 @@ class RemoteFunction(Generic[P, R]):
         return f"<remote {getattr(self.function, '__qualname__', self.function)!s}>"
 
 
-class MapOf(Generic[R]):
-    """`f.map(…)` and `f.map.aio(…)`."""
+class MapOf(Generic[A, R]):
+    """`f.map(…)` and `f.starmap(…)`, and their `.aio(…)`. `rows`: the arguments of each call, of what was given."""
 
-    def __init__(self, function: RemoteFunction[..., R]) -> None:
-        self._function = function
+    def __init__(
+        self, function: RemoteFunction[..., Any], name: str, rows: Callable[..., Iterable[Iterable[Any]]]
+    ) -> None:
+        self._function, self._name, self._rows = function, name, rows
+        self.__doc__ = getattr(type(function), name).__doc__
 
     @overload
     def __call__(
-        self,
-        *iterables: Iterable[Any],
-        return_exceptions: Literal[False] = False,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
+        self, *iterables: Iterable[A], return_exceptions: Literal[False] = False, **words: Unpack[MapWords]
     ) -> Map[R]: ...
     @overload
     def __call__(
-        self,
-        *iterables: Iterable[Any],
-        return_exceptions: bool,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
+        self, *iterables: Iterable[A], return_exceptions: bool, **words: Unpack[MapWords]
     ) -> Map[Union[R, Exception]]: ...
     def __call__(
         self,
@@ -212,34 +267,22 @@ class MapOf(Generic[R]):
         kwargs: Optional[Mapping[str, Any]] = None,
         **others: Any,
     ) -> Map[Any]:
-        """As `RemoteFunction.map` says."""
         __tracebackhide__ = True
         _refuse(others)
         from . import background
+        from .function_call import many
 
-        return background.run(
-            _mapped(self._function, _Columns(iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
-        )
+        rows = self._rows(*iterables)
+        made = many(self._function, rows, kwargs or {}, concurrency, chunksize)
+        return background.run(made.map(ordered, return_exceptions))
 
     @overload
     async def aio(
-        self,
-        *iterables: Iterable[Any],
-        return_exceptions: Literal[False] = False,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
+        self, *iterables: Iterable[A], return_exceptions: Literal[False] = False, **words: Unpack[MapWords]
     ) -> Map[R]: ...
     @overload
     async def aio(
-        self,
-        *iterables: Iterable[Any],
-        return_exceptions: bool,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
+        self, *iterables: Iterable[A], return_exceptions: bool, **words: Unpack[MapWords]
     ) -> Map[Union[R, Exception]]: ...
     async def aio(
         self,
@@ -255,113 +298,17 @@ class MapOf(Generic[R]):
         __tracebackhide__ = True
         _refuse(others)
         from . import background
+        from .function_call import many
 
-        return await background.join(
-            _mapped(self._function, _Columns(iterables), concurrency, return_exceptions, ordered, chunksize, kwargs)
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return method_of(self._function, "map")
-
-    def __repr__(self) -> str:
-        return f"<map of {self._function!r}>"
-
-
-class StarmapOf(Generic[R]):
-    """`f.starmap(…)` and `f.starmap.aio(…)`."""
-
-    def __init__(self, function: RemoteFunction[..., R]) -> None:
-        self._function = function
-
-    @overload
-    def __call__(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Map[R]: ...
-    @overload
-    def __call__(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        *,
-        return_exceptions: bool,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Map[Union[R, Exception]]: ...
-    def __call__(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        *,
-        return_exceptions: bool = False,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-        **others: Any,
-    ) -> Map[Any]:
-        """As `RemoteFunction.starmap` says."""
-        __tracebackhide__ = True
-        _refuse(others)
-        from . import background
-
-        return background.run(
-            _mapped(self._function, iterable, concurrency, return_exceptions, ordered, chunksize, kwargs)
-        )
-
-    @overload
-    async def aio(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Map[R]: ...
-    @overload
-    async def aio(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        *,
-        return_exceptions: bool,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Map[Union[R, Exception]]: ...
-    async def aio(
-        self,
-        iterable: Iterable[Iterable[Any]],
-        *,
-        return_exceptions: bool = False,
-        concurrency: Optional[int] = None,
-        ordered: bool = True,
-        chunksize: Optional[int] = None,
-        kwargs: Optional[Mapping[str, Any]] = None,
-        **others: Any,
-    ) -> Map[Any]:
-        """The same, awaited; on any asyncio loop."""
-        __tracebackhide__ = True
-        _refuse(others)
-        from . import background
-
-        return await background.join(
-            _mapped(self._function, iterable, concurrency, return_exceptions, ordered, chunksize, kwargs)
-        )
+        rows = self._rows(*iterables)
+        made = many(self._function, rows, kwargs or {}, concurrency, chunksize)
+        return await background.join(made.map(ordered, return_exceptions))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return method_of(self._function, "starmap")
+        return method_of(self._function, self._name)
 
     def __repr__(self) -> str:
-        return f"<starmap of {self._function!r}>"
+        return f"<{self._name} of {self._function!r}>"
 
 
 class _Columns:
@@ -393,19 +340,18 @@ def _refuse(others: Mapping[str, Any]) -> None:
         )
 
 
-def _mapped(
-    function: RemoteFunction[..., R],
-    arguments: Iterable[Iterable[Any]],
-    concurrency: Optional[int],
-    return_exceptions: bool,
-    ordered: bool,
-    chunksize: Optional[int],
-    kwargs: Optional[Mapping[str, Any]],
-) -> Coroutine[Any, Any, Map[Any]]:
+def _columns(*iterables: Iterable[Any]) -> Iterable[Iterable[Any]]:
     __tracebackhide__ = True
-    from .function_call import many
+    if not iterables:
+        raise TypeError("map takes at least one iterable: the arguments")
+    return _Columns(iterables)
 
-    return many(function, arguments, kwargs or {}, concurrency, chunksize).map(ordered, return_exceptions)
+
+def _tuples(*iterables: Iterable[Iterable[Any]]) -> Iterable[Iterable[Any]]:
+    __tracebackhide__ = True
+    if len(iterables) != 1:
+        raise TypeError(f"starmap takes one iterable, of tuples of arguments, and not {len(iterables)}")
+    return iterables[0]
 
 
 class Method:
@@ -427,13 +373,13 @@ class RemoteGenerator(RemoteFunction[P, R]):
     `stream()`, and as its result what the function returns. Of a map each call gives the list of its values."""
 
     @property
-    def run(self) -> RunOf[P]:  # type: ignore[override]
+    def run(self) -> RunOf[P, Any]:  # type: ignore[override]
         """Runs it as a job, and gives what it yields as it comes, for `for` and `async for`. As any generator it begins
         with the first value that is asked for, and is over when it is left: the job is cancelled."""
         return RunOf(self)
 
 
-class RunOf(Generic[P]):
+class RunOf(Generic[P, Y]):
     """`f.run(x)` and `f.run.aio(x)` of a generator."""
 
     def __init__(self, function: RemoteGenerator[P, Any]) -> None:
@@ -443,14 +389,14 @@ class RunOf(Generic[P]):
     def __signature__(self) -> Optional[inspect.Signature]:
         return signature_of(self._function)
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> RunYields[Y]:
         __tracebackhide__ = True
         from .function_call import one
         from .yields import RunYields
 
         return RunYields(one(self._function, args, kwargs))
 
-    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> RunYields[Any]:
+    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> RunYields[Y]:
         """The same, begun: its job is submitted."""
         run = self(*args, **kwargs)
         await run.begin()
