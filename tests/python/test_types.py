@@ -43,6 +43,12 @@ def test_what_comes_of_a_function_has_its_type() -> None:
     for value in values:
         assert_type(value, float)
     assert_type(values.result(return_exceptions=True), list[Union[float, Exception]])
+    assert_type(values.results(), gl.Values[float])
+    assert_type(values.as_completed(), gl.Completed[float])
+    assert_type(list(values.results(return_exceptions=True)), list[Union[float, Exception]])
+    for place, outcome in values.as_completed(return_exceptions=True):
+        assert_type(place, int)
+        assert_type(outcome, Union[float, Exception])
     kept = half.map([1, 2], return_exceptions=True)
     assert_type(kept, gl.Map[Union[float, Exception]])
     assert_type(kept.result(), list[Union[float, Exception]])

@@ -76,7 +76,9 @@ if TYPE_CHECKING:
     from .inside import progress as progress
     from .inside import should_stop as should_stop
     from .job_handle import Job as Job
+    from .maps import Completed as Completed
     from .maps import Map as Map
+    from .maps import Values as Values
     from .outputs import Outputs as Outputs
     from .records import End as End
     from .records import Event as Event
@@ -115,7 +117,7 @@ _HOMES = {
     "function_spec": "function",
     "inside": "JobContext checkpoint_dir checkpoint_saved job metrics progress should_stop",
     "job_handle": "Job",
-    "maps": "Map",
+    "maps": "Completed Map Values",
     "outputs": "Outputs",
     "records": "End Event Explanation Fault JobRecord JobWarning LogLine OutputFile PastExplanation ServerStatus Task "
     "UndeclaredFile WhoAmI",

@@ -92,6 +92,24 @@ class Map(Job, Generic[R]):
                 return len(array[key])
         return int(array.get("count") or 0)
 
+    @overload
+    def results(
+        self,
+        *,
+        ordered: Optional[bool] = None,
+        return_exceptions: Literal[False, None] = None,
+        timeout: Optional[float] = None,
+        progress: Optional[bool] = None,
+    ) -> Values[R]: ...
+    @overload
+    def results(
+        self,
+        *,
+        ordered: Optional[bool] = None,
+        return_exceptions: bool,
+        timeout: Optional[float] = None,
+        progress: Optional[bool] = None,
+    ) -> Values[Union[R, Exception]]: ...
     def results(
         self,
         *,
@@ -99,7 +117,7 @@ class Map(Job, Generic[R]):
         return_exceptions: Optional[bool] = None,
         timeout: Optional[float] = None,
         progress: Optional[bool] = None,
-    ) -> Values[R]:
+    ) -> Values[Any]:
         """Its values, in the order of the arguments or as they come. A call that raised raises here when its turn comes,
         and the next step goes on with the one after it; with `return_exceptions` it gives the exception. `timeout` in
         seconds for all of them: `WaitTimeoutError`, and the map goes on. `progress`: a line that says how many are
@@ -119,9 +137,17 @@ class Map(Job, Generic[R]):
         feed = Stream(lambda: MapFeed(self, in_order, timeout, progress, at_once=at_once))
         return Values(feed, kept, interrupts.GoesOn(self))
 
+    @overload
+    def as_completed(
+        self, *, return_exceptions: Literal[False, None] = None, timeout: Optional[float] = None
+    ) -> Completed[R]: ...
+    @overload
+    def as_completed(
+        self, *, return_exceptions: bool, timeout: Optional[float] = None
+    ) -> Completed[Union[R, Exception]]: ...
     def as_completed(
         self, *, return_exceptions: Optional[bool] = None, timeout: Optional[float] = None
-    ) -> Completed[R]:
+    ) -> Completed[Any]:
         """Pairs of an argument's place and its value, as they come."""
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
         return Completed(Stream(lambda: MapFeed(self, False, timeout)), kept, interrupts.GoesOn(self))
