@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import pickle
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,10 +55,17 @@ def test_values_come_in_the_order_of_the_arguments(client: gl.Client) -> None:
     assert "5 succeeded" in values._repr_html_()
 
 
-def test_a_map_over_nothing_is_empty(client: gl.Client) -> None:
+def test_a_map_over_nothing_is_empty(client: gl.Client, tmp_path: Path) -> None:
     none = gl.remote(abs).map([])
     assert (str(none), repr(none)) == ("of nothing", "<Map of nothing>")
     assert list(none) == none.result() == [] and len(none) == 0 and none.succeeded
+    for same in (none.wait(), none.refresh(), none.cancel(), none.retry(failed=True), pickle.loads(pickle.dumps(none))):
+        assert same == none and repr(same) == repr(none)
+    assert list(none.logs()) == list(none.logs(follow=True)) == list(none.logs(tail=3)) == []
+    assert list(none.events()) == list(none.events(follow=True)) == [] == list(none.children()) == list(none.tasks())
+    assert none.fetch(tmp_path / "out") == none.fetch(tmp_path / "out", undeclared=True) == none.outputs.download() == []
+    assert str(none.explain()) == "it makes no calls, so there is no job" and none._repr_html_()
+    none.purge()
     assert client.jobs() == []
 
 
@@ -147,6 +155,17 @@ def test_what_is_no_way_to_map_says_what_is(client: gl.Client, monkeypatch: pyte
         map([1], b=3)
     with pytest.raises(TypeError, match=r"kwargs=\{'b': 3\}"):
         asyncio.run(starmap.aio([(1,)], b=3))
+    with pytest.raises(TypeError, match="map takes at least one iterable"):
+        map()
+    for given in ([], [[(1,)], [(2,)]]):
+        with pytest.raises(TypeError, match=f"starmap takes one iterable, of tuples of arguments, and not {len(given)}"):
+            starmap(*given)
+    for words in ({"concurrency": "2"}, {"chunksize": 2.5}):
+        name, value = next(iter(words.items()))
+        with pytest.raises(TypeError, match=f"{name}={value!r} is no whole number"):
+            map([1], **words)
+    with pytest.raises(gl.ConfigurationError, match="chunksize=0 is too small"):
+        map([1], chunksize=0)
     with pytest.raises(TypeError, match="call 2 has a value of type dict, whose names would be lost"):
         starmap([(1,), {"a": 1}])
     with pytest.raises(TypeError, match="call 1 has a value of type int; map takes single ones"):

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import math
+import operator
 import secrets
 import sys
 import time
@@ -20,7 +21,7 @@ from .client import Client
 from .default import default_client
 from .errors import ConfigurationError, ConnectionFailedError, GPUlayerError, RefusedError, refusal
 from .function_job import CALLS_LABEL, OWN_LABELS, FunctionJob
-from .maps import Map
+from .maps import EmptyMap, Map
 from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator, length
 from .results import Outcome
 from .spec import Spec, command, is_address, own_python
@@ -88,9 +89,7 @@ def many(
 ) -> Submission:
     """Many calls as one array."""
     __tracebackhide__ = True
-    for name, given in (("concurrency", concurrency), ("chunksize", chunksize)):
-        if given is not None and given < 1:
-            raise ConfigurationError(f"{name}={given} is too small: at least 1")
+    concurrency, chunksize = _count("concurrency", concurrency), _count("chunksize", chunksize)
     has_outputs = bool(function.words.get("outputs"))
     rows = _read(arguments, chunksize or (1 if has_outputs else None))
     fits(function, (Call(row, kwargs) for row in rows))
@@ -103,6 +102,17 @@ def many(
     size = chunksize or math.ceil(len(rows) / jobs)
     make = functools.partial(_spec_of_many, function, rows=rows, kwargs=kwargs, size=size, concurrency=concurrency)
     return Submission(function, make)
+
+
+def _count(name: str, given: Any) -> Optional[int]:
+    __tracebackhide__ = True
+    try:
+        count = None if given is None else operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name}={given!r} is no whole number") from None
+    if count is not None and count < 1:
+        raise ConfigurationError(f"{name}={given} is too small: at least 1")
+    return count
 
 
 def _read(arguments: Iterable[Iterable[Any]], chunksize: Optional[int]) -> list[tuple[Any, ...]]:
@@ -319,7 +329,7 @@ class Submission:
     async def map(self, ordered: bool, return_exceptions: bool) -> Map[Any]:
         """Submits many."""
         if self._spec is None:
-            return Map.empty(self._client)
+            return EmptyMap.of(self._client)
         found = cast("Map[Any]", await self._submitted())
         found.ordered, found.return_exceptions = ordered, return_exceptions
         found.refuses_impossible = True

@@ -24,10 +24,11 @@ from . import background, interrupts, routes
 from .both import both
 from .errors import ConfigurationError, GPUlayerError, InvalidSpecError
 from .function_job import calls_at, calls_of
-from .job_handle import Job
+from .job_handle import Job, Jobs
 from .map_feed import MapFeed
 from .results import Outcome
-from .stream import Stream
+from .routes import Route
+from .stream import Batches, Stream
 
 if TYPE_CHECKING:
     from .client import Client
@@ -67,13 +68,6 @@ class Map(Job, Generic[R]):
         self.is_ours = False
         #: Whether who asks for values hears that no worker could ever take it, or else waits for one that can.
         self.refuses_impossible = False
-
-    @classmethod
-    def empty(cls, client: Client) -> Map[Any]:
-        """The map over nothing, which is no job: it has succeeded, and its id is empty."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        none = {"id": "", "project": "", "submitted_by": "", "state": "succeeded", "attempt": 1, "submitted_at": now}
-        return cls(client, {**none, "spec": {}})
 
     def __len__(self) -> int:
         """How many calls it makes; of a retry of what failed how many of them again."""
@@ -207,12 +201,53 @@ class Map(Job, Generic[R]):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.client, self.raw, self.ordered, self.return_exceptions)
 
-    def __str__(self) -> str:
-        return super().__str__() if self.id else "of nothing"
-
     def __repr__(self) -> str:
         name = f" ({self.name})" if self.name else ""
-        return f"<Map {self.id}{name} of {len(self)} calls, {self.state}>" if self.id else "<Map of nothing>"
+        return f"<Map {self.id}{name} of {len(self)} calls, {self.state}>"
+
+
+class EmptyMap(Map[Any]):
+    """The map over nothing, which is no job: it has succeeded, its id is empty, and no server is asked about it."""
+
+    @classmethod
+    def of(cls, client: Client) -> EmptyMap:
+        """A fresh one."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        none = {"id": "", "project": "", "submitted_by": "", "state": "succeeded", "attempt": 1, "submitted_at": now}
+        return cls(client, {**none, "spec": {}})
+
+    async def _call(self, route: Route, query: Mapping[str, object] = {}, **more: Any) -> Any:
+        if route == routes.EXPLAIN_JOB:
+            counts = dict.fromkeys(("waited_s", "attempts", "preemptions", "placed"), 0)
+            told = {"state": self.state, "summary": "it makes no calls, so there is no job"}
+            return {**told, **counts, "queued_at": self.raw["submitted_at"]}
+        is_list = route in (routes.LOGS, routes.EVENTS, routes.TASKS)
+        return {"items": [], "next_after": 0} if is_list else self.raw
+
+    def _batches(
+        self,
+        route: Route,
+        kind: str,
+        convert: Callable[[Mapping[str, Any]], Any],
+        query: Mapping[str, object],
+        following: bool,
+        after: int,
+    ) -> Batches[Any]:
+        return super()._batches(route, kind, convert, query, False, after)
+
+    async def _retried(self, failed: bool, key: Optional[str]) -> Job:
+        return self
+
+    @both
+    async def children(self) -> list[Job]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """None."""
+        return Jobs()
+
+    def __str__(self) -> str:
+        return "of nothing"
+
+    def __repr__(self) -> str:
+        return "<Map of nothing>"
 
 
 class _Result(Generic[R]):
