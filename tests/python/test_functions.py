@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -238,6 +240,47 @@ def test_an_exception_is_raised_as_itself_with_where_it_was_raised() -> None:
     job = fail.submit("value").wait()
     assert job.state == "failed" and job.exit_code == 1 and "ValueError: told" in job._repr_html_()
     assert any("ValueError: told" in line for line in lines(job))
+
+
+def test_an_exception_keeps_nothing_of_who_met_it() -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def fails(x: int) -> int:
+        raise ValueError(x)
+
+    class Large:
+        pass
+
+    job, values = fails.submit(1), fails.map([1])
+    with pytest.raises(ValueError):
+        job.result()
+    chunk = fails.map([1, 2], chunksize=2)
+
+    def here(call: Callable[[], Any]) -> Any:
+        large = Large()
+        try:
+            call()
+        except ValueError:
+            pass
+        return weakref.ref(large)
+
+    async def awaited() -> Any:
+        large = Large()
+        try:
+            await job
+        except ValueError:
+            pass
+        return weakref.ref(large)
+
+    gc.collect()
+    gc.disable()
+    try:
+        calls = (lambda: fails.run(1), job.result, values.result, chunk.result, lambda: next(chunk.results()))
+        assert [here(call)() for call in calls] == [None] * len(calls)
+        assert asyncio.run(awaited())() is None
+    finally:
+        gc.enable()
+    kept = [*values.results(return_exceptions=True), *chunk.result(return_exceptions=True)]
+    assert [each.__traceback__ for each in kept if isinstance(each, ValueError)] == [None] * 3
 
 
 def test_a_lost_module_is_a_reason_of_its_own() -> None:

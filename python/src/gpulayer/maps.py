@@ -336,7 +336,8 @@ class _Taking(Generic[R]):
         try:
             return cast(R, outcome())
         except Exception as failure:
-            return cast(R, failure)
+            # As a value it has no use for the frames here, whose objects it would keep.
+            return cast(R, failure.with_traceback(None))
 
     def close(self) -> None:
         """Ends the iteration. The map goes on."""

@@ -102,8 +102,7 @@ def outcome(found: Fetched, job: Job) -> Outcome:
     def take() -> Any:
         __tracebackhide__ = True
         if found.raised:
-            failure = error_of(found.read(), str(job), job.end, job.record.spec)
-            raise failure from failure.__cause__
+            return _raise(error_of(found.read(), str(job), job.end, job.record.spec))
         return found.read()
 
     return take
@@ -143,7 +142,11 @@ def _outcome_of(kind: bytes, data: bytes, job: Job) -> Outcome:
 
 def _raise(failure: Exception) -> Any:
     __tracebackhide__ = True
-    raise failure from failure.__cause__
+    try:
+        raise failure from failure.__cause__
+    finally:
+        # Else it and this frame, which is in its traceback, keep each other, and all that its caller has.
+        del failure
 
 
 def _unpickled(file: BinaryIO) -> Any:
