@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterator
 import gpulayer as gl
 import pytest
 from conftest import SOURCES, lines
+from gpulayer import function_call
 
 
 @pytest.fixture(autouse=True)
@@ -424,6 +425,8 @@ def test_large_arguments_and_results_are_artifacts_and_sent_once(client: gl.Clie
     assert len(sent["values"]) == 1 and len(sent["payload"]) < 8192
     assert sent["values"] == second.record.spec["workload"]["function"]["values"]
     assert first.record.result["size_bytes"] > 6 << 20 and "artifact" in first.record.result
+    digests = {digest for _, digest in function_call._sent}
+    assert not any(digest in str(sent["values"]) for digest in digests), "only what each call asks for is remembered"
 
 
 def test_remote_functions_call_each_other_within_a_job() -> None:

@@ -50,7 +50,7 @@ _FORBIDDEN = {
     "array": "map() makes the array",
 }
 
-#: What was sent where: the time by endpoint and digest.
+#: When the library was sent where, by endpoint and digest.
 _sent: dict[tuple[str, str], float] = {}
 
 
@@ -453,4 +453,5 @@ class Submission:
         files = {digest: (parcel.path, parcel.size_bytes) for digest, parcel in parcels.items()}
         await artifacts.send_all(self._client.session, files)
         now = time.monotonic()
-        _sent.update({(str(self._client.endpoint), digest): now for digest in files})
+        # Of what is the call's own nobody asks, and it would be ever more.
+        _sent.update({(str(self._client.endpoint), digest): now for digest in files if digest not in self._packing.parcels})
