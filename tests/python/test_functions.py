@@ -7,14 +7,17 @@ import functools
 import gc
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
 import weakref
+import zipapp
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
+import cloudpickle
 import gpulayer as gl
 import pytest
 from conftest import SOURCES, lines
@@ -527,6 +530,39 @@ def test_modules_of_the_project_travel_and_go_by_reference(tmp_path: Path) -> No
     command = [sys.executable, "-W", "error", "main.py", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("14 8 True\n16 14 160 140\n", ""), "what was edited travels anew"
+
+
+def test_a_program_in_an_archive_travels_as_any_project(tmp_path: Path) -> None:
+    program = tmp_path / "app"
+    (program / "tool").mkdir(parents=True)
+    (program / "tool" / "__init__.py").touch()
+    (program / "tool" / "steps.py").write_text("step = 4\n")
+    (program / "tool" / "work.py").write_text(
+        textwrap.dedent(
+            """
+            import gpulayer as gl
+            from tool import steps
+
+            @gl.remote(cpus=0.1, memory="64MiB")
+            def move(x):
+                return x + steps.step
+
+            def main():
+                print(move.run(1), gl.__file__, gl.remote(lambda x: 2 * x).run(4))
+            """
+        )
+    )
+    for package in (gl, cloudpickle):
+        folder = Path(package.__file__ or "").parent
+        shutil.copytree(folder, program / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+    zipapp.create_archive(program, tmp_path / "app.pyz", main="tool.work:main")
+    shutil.rmtree(program)
+    done = subprocess.run(
+        [sys.executable, "app.pyz"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": "", "TMPDIR": str(tmp_path)},
+    )
+    assert done.stdout == f"5 {tmp_path}/app.pyz/gpulayer/__init__.py 8\n", done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["app.pyz"]
 
 
 def test_an_interpreter_of_ones_own_choice_gets_what_it_lacks(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.resources
 import importlib.util
 import marshal
 import os
 import sysconfig
 import tarfile
-from pathlib import Path
 from typing import Iterator
 
 import cloudpickle
@@ -34,7 +34,7 @@ def is_installed(with_gpulayer: bool) -> bool:
 @functools.lru_cache(maxsize=None)
 def bundle(with_gpulayer: bool) -> tuple[str, bytes]:
     """The bundle and its digest in hex. The same versions give the same bytes."""
-    files = dict(_sources("cloudpickle", Path(cloudpickle.__file__).parent))
+    files = dict(_sources("cloudpickle"))
     # Compiled, as each job would have to do it anew; an interpreter of another version compiles its own.
     for name in list(files):
         code = compile(files[name], name, "exec", dont_inherit=True, optimize=0)
@@ -42,7 +42,7 @@ def bundle(with_gpulayer: bool) -> tuple[str, bytes]:
         compiled = importlib.util.cache_from_source(name, optimization="")
         files[compiled] = header + marshal.dumps(code, _WITHOUT_REFERENCES)
     if with_gpulayer:
-        files.update(_sources("gpulayer", Path(__file__).parent))
+        files.update(_sources("gpulayer"))
         # By it the package there knows its version.
         metadata = f"Metadata-Version: 2.1\nName: gpulayer\nVersion: {VERSION}\n"
         files[f"gpulayer-{VERSION}.dist-info/METADATA"] = metadata.encode()
@@ -50,9 +50,11 @@ def bundle(with_gpulayer: bool) -> tuple[str, bytes]:
     return hashlib.sha256(whole).hexdigest(), whole
 
 
-def _sources(package: str, folder: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(folder.glob("*.py")):
-        yield f"{package}/{path.name}", path.read_bytes()
+def _sources(package: str) -> Iterator[tuple[str, bytes]]:
+    # Not by its path: it may lie in an archive.
+    for file in importlib.resources.files(package).iterdir():
+        if file.name.endswith(".py"):
+            yield f"{package}/{file.name}", file.read_bytes()
 
 
 def _entry(name: str, data: bytes) -> bytes:

@@ -41,6 +41,13 @@ def found(given: str = "auto") -> Optional[Source]:
     own = _own()
     # Most calls are of programs in one file, and need no look at any folder.
     for start in _starts() if own else ():
+        if start.is_file():
+            inside = _modules(start, own)
+            if inside:
+                root = _unpacked(start)
+                there = [(name, str(root / Path(real).relative_to(start))) for name, real in inside]
+                return Source(root, _paths(root, there), tuple(_seen(there)))
+            continue
         marked = root_above(start, _home())
         if marked is None and not _allowed(start, _home()):
             continue
@@ -113,13 +120,39 @@ def _home() -> Optional[Path]:
 
 
 def _starts() -> Iterator[Path]:
+    """Where projects are looked for; first in the program itself, if it is an archive."""
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    place = Path(program).resolve().parent if program else None
+    if place is not None and place.is_file():
+        yield place
     try:
         yield Path.cwd().resolve()
     except OSError:
         pass
-    program = getattr(sys.modules.get("__main__"), "__file__", None)
-    if program:
-        yield Path(program).resolve().parent
+    if place is not None and not place.is_file():
+        yield place
+
+
+@functools.lru_cache(maxsize=1)
+def _unpacked(archive: Path) -> Path:
+    """A folder with what is in it, as long as this process lasts."""
+    import atexit
+    import tempfile
+    import zipfile
+
+    folder = Path(tempfile.mkdtemp(prefix="gpulayer-program-")).resolve()
+    atexit.register(_remove, folder, os.getpid())
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(folder)
+    return folder
+
+
+def _remove(folder: Path, of: int) -> None:
+    # Not by a child that was forked.
+    if os.getpid() == of:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _own() -> list[tuple[str, str]]:
