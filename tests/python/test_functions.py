@@ -381,6 +381,30 @@ def test_a_job_that_ends_otherwise_is_a_failed_job() -> None:
         job.result()
 
 
+def test_a_value_is_there_although_the_process_crashed_behind_it() -> None:
+    @gl.remote
+    def crash(x: int) -> int:
+        import atexit
+
+        atexit.register(os.abort)
+        if x == 0:
+            raise ZeroDivisionError
+        if x == 1:
+            os.abort()
+        return x
+
+    job = crash.submit(2)
+    with pytest.raises(gl.JobFailedError, match=r"job.result\(even_if_failed=True\)"):
+        job.result()
+    assert job.state == "failed" and job.result(even_if_failed=True) == 2
+    assert gl.attach(job.id, gl.FunctionJob).result(even_if_failed=True) == 2
+    with pytest.raises(ZeroDivisionError):
+        crash.submit(0).result(even_if_failed=True)
+    with pytest.raises(gl.JobFailedError) as caught:
+        crash.submit(1).result(even_if_failed=True)
+    assert "even_if_failed" not in str(caught.value), "it had not returned"
+
+
 def test_arguments_that_cannot_be_sent_are_named() -> None:
     @gl.remote
     def take(*_: Any, **__: Any) -> None: ...

@@ -260,6 +260,24 @@ def test_a_crash_in_one_call_of_a_job_takes_nothing_of_those_before() -> None:
     assert values[2].end.reason == "missing_output" and values[6].end.reason == "signalled"
 
 
+def test_a_crash_after_all_calls_takes_none_of_their_values() -> None:
+    @gl.remote
+    def crash(x: int) -> int:
+        import atexit
+
+        if x % 2 == 0:
+            raise ValueError(x)
+        atexit.register(os.abort)
+        return x
+
+    values = crash.map(range(4), chunksize=2, return_exceptions=True)
+    first, one, third, three = values.result()
+    assert (type(first), one, type(third), three) == (ValueError, 1, ValueError, 3)
+    assert [child.state for child in values.children()] == ["failed", "failed"]
+    *_, last = crash.map([1], return_exceptions=True)
+    assert isinstance(last, gl.JobFailedError) and "even_if_failed=True" in str(last)
+
+
 def test_calls_that_were_through_have_values_after_a_cancel_and_a_timeout(tmp_path: Path) -> None:
     @gl.remote(grace=60)
     def step(x: int) -> bytes:

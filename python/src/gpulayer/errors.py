@@ -207,6 +207,8 @@ class JobFailedError(GPUlayerError):
             lines.append(f"  try: {in_words(end.advice)}")
             if "folder that is sent" in end.advice and not job.record.spec.get("source"):
                 lines.append('  no folder was sent with it: source="." sends the current one')
+        if job.had_returned:
+            lines.append("  its function had returned: job.result(even_if_failed=True) gives the value")
         # What the log quotes is not said twice, and a line of the kernel's log not whole: `end` has it.
         seen = [_shortened(text) for text in end.evidence if text and text not in tail]
         if seen:

@@ -41,12 +41,12 @@ class FunctionJob(Job, Generic[R]):
 
     @finished
     async def result(  # type: ignore[override]
-        self, timeout: Optional[float] = None, *, progress: Optional[bool] = None
+        self, timeout: Optional[float] = None, *, even_if_failed: bool = False, progress: Optional[bool] = None
     ) -> Callable[[], R]:
         """Waits, and gives what the function returned; raises what it raised, as itself, with where it was raised as
-        its cause. A job that ended otherwise is a `JobFailedError`. `timeout` in seconds: `WaitTimeoutError`, and the
-        job goes on."""
-        return await self.outcome(timeout, progress)
+        its cause. A job that ended otherwise is a `JobFailedError`, with `even_if_failed` only when the function had not
+        returned before. `timeout` in seconds: `WaitTimeoutError`, and the job goes on."""
+        return await self.outcome(timeout, progress, even_if_failed)
 
     def __await__(self) -> Generator[Any, None, R]:  # type: ignore[override]
         return self.result.aio(progress=False).__await__()
@@ -64,10 +64,12 @@ class FunctionJob(Job, Generic[R]):
         that says how it stands until the first value is there, by default on a terminal."""
         return Yields(self, after, progress)
 
-    async def outcome(self, timeout: Optional[float] = None, progress: Optional[bool] = None) -> Outcome:
+    async def outcome(
+        self, timeout: Optional[float] = None, progress: Optional[bool] = None, even_if_failed: bool = False
+    ) -> Outcome:
         """The body of `result`, on the background loop."""
         await self._wait(timeout, progress)
-        if self.has_result:
+        if self.has_result or (even_if_failed and self.had_returned):
             found = await fetched(self.client.session, self)
             if self.record.parent and calls_of(self.record.labels, 1)[1] > 1:
                 several = await outcomes(found, self, 1)
@@ -85,10 +87,15 @@ class FunctionJob(Job, Generic[R]):
         return self.has_raised or (self.succeeded and isinstance(self.record.result, Mapping))
 
     @property
-    def has_partial_result(self) -> bool:
-        """Whether it ended in the middle of several calls, with what came of those before."""
+    def has_outcomes(self) -> bool:
+        """Whether there is what came of several calls, however it ended; in the middle of them, of those before."""
+        return self.ended and isinstance(self.record.result, Mapping)
+
+    @property
+    def had_returned(self) -> bool:
+        """Whether it failed after its function had returned: at the end of its process, or by its outputs."""
         result = self.record.result
-        return self.ended and isinstance(result, Mapping) and bool(result.get("partial", False))
+        return self.ended and not self.has_result and isinstance(result, Mapping) and not result.get("partial", False)
 
     @property
     def has_raised(self) -> bool:

@@ -81,6 +81,11 @@ class Job:
         return self.record.state == "succeeded"
 
     @property
+    def had_returned(self) -> bool:
+        """Whether it failed after its function had returned."""
+        return False
+
+    @property
     def end(self) -> Optional[End]:
         """How and why it ended; `None` while it has not."""
         return self.record.end

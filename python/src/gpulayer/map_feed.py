@@ -137,7 +137,7 @@ class MapFeed:
         if each == 1:
             return [(first, await child.outcome(progress=False))] if child.has_result else [(first, _failure(child))]
         found: list[Outcome] = []
-        if child.has_result or child.has_partial_result:
+        if child.has_outcomes:
             found = await outcomes(await fetched(self._session, child), child, calls)
         found += [_failure(child)] * (calls - len(found))
         return [(first + at, one) for at, one in enumerate(found)]
