@@ -348,6 +348,9 @@ def test_chunks_make_fewer_jobs_and_the_same_values(client: gl.Client) -> None:
     assert sorted(attached.as_completed()) == [(x, x * x) for x in range(2500)]
     with pytest.raises(gl.ConfigurationError, match="chunksize=0"):
         square.map([1], chunksize=0)
+    for count in (1, 3):
+        whole = square.map(range(count), chunksize=10**12)
+        assert whole.result() == [x * x for x in range(count)] and (whole.jobs, len(whole)) == (1, count)
 
 
 def test_a_retry_of_what_failed_counts_what_it_repeats(client: gl.Client, tmp_path: Path) -> None:

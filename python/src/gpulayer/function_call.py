@@ -99,7 +99,8 @@ def many(
     if has_outputs:
         # Calls of one job share its folder, and what one leaves there the next would replace.
         jobs = len(rows)
-    size = chunksize or math.ceil(len(rows) / jobs)
+    # Two of a single one: that it is several calls is told by a size above one.
+    size = min(chunksize or math.ceil(len(rows) / jobs), max(len(rows), 2))
     make = functools.partial(_spec_of_many, function, rows=rows, kwargs=kwargs, size=size, concurrency=concurrency)
     return Submission(function, make)
 
