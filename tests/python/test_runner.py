@@ -16,7 +16,8 @@ from typing import Any
 import cloudpickle
 import gpulayer as gl
 import pytest
-from gpulayer.results import error_of
+from gpulayer.calls import FORMAT
+from gpulayer.results import Fetched, error_of
 from laid_out import Ran, called, mapped, others, payload, run
 
 
@@ -104,6 +105,15 @@ def test_what_would_end_a_program_is_raised_like_anything(tmp_path: Path, end: s
     assert ran.status == 1 and ran.raised is not None
     failure = error_of(ran.raised, "…abc")
     assert isinstance(failure, gl.RemoteError) and failure.type in ("SystemExit", "KeyboardInterrupt")
+
+
+def test_what_ends_a_program_when_it_is_read_ends_none() -> None:
+    ending = b"csys\nexit\n(I3\ntR."
+    with pytest.raises(gl.RemoteError, match="cannot be read here: SystemExit: 3"):
+        Fetched("cloudpickle", False, base64.b64encode(ending).decode()).read()
+    told = {"type": "Own", "module": "mine", "message": "no", "pickle": base64.b64encode(ending).decode()}
+    failure = error_of(told, "…abc")
+    assert type(failure) is gl.RemoteError and "not raised as itself: it cannot be read here: SystemExit" in str(failure)
 
 
 def test_a_class_of_the_program_comes_back_as_that_class(tmp_path: Path) -> None:
@@ -413,7 +423,7 @@ def test_an_exception_that_could_not_be_sent_says_why_and_what_to_do(tmp_path: P
 SCRIPT = '''
 import functools, io, pickle, sys
 import gpulayer as gl
-from gpulayer.results import error_of
+from gpulayer.results import Fetched, error_of
 from laid_out import called
 from pathlib import Path
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Outcome = Callable[[], Any]
 #: Raised by the iterator protocols themselves: one that came from a job would end a loop as if it were over.
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+#: The code of a pickle may do so as well; Ctrl-C in the middle of it is not of these.
+_WHAT_READING_RAISES = (Exception, SystemExit)
 _LOST = re.compile(r"No module named '([\w.]+)'")
 _LOST_OF_PACKAGE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 #: How the result of several calls begins, and kinds of outcomes in it.
@@ -155,7 +157,7 @@ def _unpickled(file: BinaryIO) -> Any:
     except pickles.OtherPython as fault:
         text = f"the value was computed, and cannot be read here: {fault}"
         raise RemoteError(text, type="OtherPython", message=str(fault), stage="here", advice=fault.advice) from None
-    except Exception as fault:
+    except _WHAT_READING_RAISES as fault:
         advice = None
         if isinstance(fault, ModuleNotFoundError) and fault.name:
             top = fault.name.partition(".")[0]
@@ -217,7 +219,7 @@ def error_of(
             why = _why_unsent(told) if raised is None else "it would end more than the call"
         except pickles.OtherPython as fault:
             raised, why, advice = None, str(fault), advice or fault.advice
-        except Exception as fault:
+        except _WHAT_READING_RAISES as fault:
             raised, why = None, f"it cannot be read here: {type(fault).__name__}: {fault}"
         if isinstance(raised, Exception) and not isinstance(raised, _ENDS_LOOPS):
             failure = raised
