@@ -134,6 +134,34 @@ def test_no_room_for_what_is_brought_is_told_with_the_place(client: gl.Client, t
     assert [each.name for each in tmp_path.rglob("*")] == ["out"]
 
 
+def test_a_process_without_descriptors_starts_no_daemon(client: gl.Client, binary: str) -> None:
+    client.server()
+    said = ran(f"""
+        import os, resource
+        import gpulayer as gl
+
+        first = gl.local(binary={binary!r})
+        first.server()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        other = gl.local(binary="/is/not/needed")
+        files = []
+        try:
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        try:
+            other.server()
+        except gl.GPUlayerError as error:
+            said = str(error)
+        os.close(files.pop())
+        print(said)
+        print(other.server().pid)
+    """).splitlines()
+    assert "too many open files" in said[0] and "ulimit -n" in said[0] and "cannot start" not in said[0]
+    assert said[1:] == [str(client.server().pid)]
+
+
 def test_an_error_reads_like_one_of_python(home: Path) -> None:
     process = started("import gpulayer as gl\ngl.connect('http://127.0.0.1:9').whoami()")
     _, err = process.communicate(timeout=60)
