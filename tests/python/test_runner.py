@@ -512,3 +512,32 @@ def test_a_remote_function_that_is_a_plain_one_there_says_why(tmp_path: Path) ->
     raised = called(tmp_path, lambda: square.run(3)).raised
     assert raised is not None and "f.run(…) submits a job of its own" in raised["advice"]
     assert called(tmp_path / "b", lambda: square(3)).value == 9
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_descriptor_that_the_function_closed_is_not_written_to(tmp_path: Path, taken: bool) -> None:
+    mine = str(tmp_path / "mine")
+
+    def work(x: int) -> Any:
+        import os
+
+        os.closerange(3, 64)
+        if taken:
+            # Kept open, each under a number that was another's.
+            work.__dict__.setdefault("files", []).extend(open(mine, "a+b", buffering=0) for _ in range(16))
+        return x
+
+    def generate(x: int) -> Any:
+        for each in range(x):
+            work(each)
+            yield each if each % 2 else "large" * 10_000
+
+    assert called(tmp_path / "one", work, 7).value == 7
+    several = mapped(tmp_path / "several", work, [1], [2], [3])
+    assert several.status == 0 and [pickle.loads(each) for each in several.outcomes] == [1, 2, 3]
+    ran = called(tmp_path / "yields", generate, 4)
+    assert ran.status == 0, ran.err
+    found, at = (ran.folder / "yielded").read_bytes(), 0
+    assert int.from_bytes(found[:8], "little") >> 63, "the first lies apart"
+    assert pickle.loads(found[16:]) == 1 and pickle.loads((ran.folder / "yielded.3").read_bytes()) == "large" * 10_000
+    assert not os.path.exists(mine) or os.path.getsize(mine) == 0

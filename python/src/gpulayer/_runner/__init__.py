@@ -425,15 +425,53 @@ def _with_reducer(kind: "Any", reduce: "Any") -> "Any":
     return Reducing
 
 
-def _write(work: Work, file: "BinaryIO") -> None:
-    """Calls, and writes what came of it."""
-    value = work.call(work.calls[0])
-    if work.is_json:
-        import json
+class Kept:
+    """A file for what comes of the function, open while that runs: afterwards there may be no descriptor left. The function
+    may as well have closed this one, and have something of its own there."""
 
-        file.write(json.dumps(value, allow_nan=False).encode("ascii"))
-    else:
-        dump(value, file)
+    def __init__(self, path: str, flags: int = os.O_TRUNC) -> None:
+        self._path = path
+        self._open(os.O_CREAT | flags)
+
+    def _open(self, flags: int) -> None:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
+        self._there = os.fstat(self._descriptor)
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(self._there, os.fstat(self._descriptor))
+        except OSError:
+            return False
+
+    def at_end(self) -> "BinaryIO":
+        """The file, to be written to behind what it has."""
+        if not self._is_there():
+            self._open(0)
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+        return open(self._descriptor, "r+b", closefd=False)
+
+    def close(self) -> None:
+        """Unless it is somebody else's."""
+        if self._is_there():
+            os.close(self._descriptor)
+
+
+def _write(work: Work, path: str) -> None:
+    """Calls, and writes what came of it."""
+    kept = Kept(path)
+    try:
+        value = work.call(work.calls[0])
+        with kept.at_end() as file:
+            if work.is_json:
+                import json
+
+                file.write(json.dumps(value, allow_nan=False).encode("ascii"))
+            else:
+                dump(value, file)
+        if os.path.getsize(path) == 0:
+            raise CallError("what the function returned was not written: its file was closed meanwhile")
+    finally:
+        kept.close()
 
 
 def tell(work: Work, fault: BaseException) -> "dict[str, Any]":
@@ -473,8 +511,7 @@ def main(folder: str) -> int:
             part = os.path.join(folder, PART)
             write(work, part)
         else:
-            with open(part, "w+b") as file:
-                _write(work, file)
+            _write(work, part)
         flush()
         call_ends()
         os.rename(part, os.path.join(folder, "returned"))

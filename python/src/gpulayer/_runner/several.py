@@ -2,7 +2,7 @@
 
 import os
 
-from . import Work, dump, tell
+from . import Kept, Work, dump, tell
 from .stops import call_begins, ends_task
 
 TYPE_CHECKING = False
@@ -22,18 +22,21 @@ def write(work: Work, path: str) -> None:
     """Calls, and writes one outcome after another: its kind, its length (8 bytes, little-endian), its bytes. What ends the
     process in the middle of a call takes nothing of those before."""
     folder = _Checkpoints(len(work.calls))
-    with open(path, "wb") as file:
-        file.write(MARK)
+    kept = Kept(path)
+    try:
         # A child that a call forks has nothing of it to write.
-        file.flush()
+        with kept.at_end() as file:
+            file.write(MARK)
         for number, call in enumerate(work.calls):
             call_begins()
             folder.enter(number)
             kind, data = _outcome(work, call)
             folder.leave()
-            file.write(kind + len(data).to_bytes(8, "little"))
-            file.write(data)
-            file.flush()
+            with kept.at_end() as file:
+                file.write(kind + len(data).to_bytes(8, "little"))
+                file.write(data)
+    finally:
+        kept.close()
 
 
 def _outcome(work: Work, call: "Any") -> "tuple[bytes, Any]":

@@ -2,11 +2,11 @@
 
 import os
 
-from . import LARGEST_IN_LINE_BYTES, Work, dump
+from . import LARGEST_IN_LINE_BYTES, Kept, Work, dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Optional
+    from typing import Any, Optional
 
 
 def generated(work: Work, generator: "Any") -> "Any":
@@ -59,8 +59,8 @@ class Yielding:
         self._path = os.path.join(work.folder, "yielded")
         self._n = 0
         # At once: whoever looks for values finds that there are some.
-        self._file = open(self._path, "xb", buffering=0)
-        self._part: "Optional[BinaryIO]" = None
+        self._file = Kept(self._path, os.O_EXCL)
+        self._part: "Optional[Kept]" = None
 
     def take(self, value: "Any") -> None:
         """The next one; it is the worker's when this returns."""
@@ -69,26 +69,29 @@ class Yielding:
             work.leave_child()
         work.stage = "return"
         if self._part is None:
-            self._part = open(f"{self._path}.part", "w+b")
-        part = self._part
-        part.seek(0)
-        part.truncate()
-        if work.is_json:
-            import json
+            self._part = Kept(f"{self._path}.part")
+        with self._part.at_end() as part:
+            part.seek(0)
+            part.truncate()
+            if work.is_json:
+                import json
 
-            part.write(json.dumps(value, allow_nan=False).encode("ascii"))
-        else:
-            dump(value, part)
+                part.write(json.dumps(value, allow_nan=False).encode("ascii"))
+            else:
+                dump(value, part)
+            length = part.tell()
+            short = b""
+            if length <= LARGEST_IN_LINE_BYTES:
+                part.seek(0)
+                short = part.read(length)
         self._n += 1
-        length = part.tell()
         if length > LARGEST_IN_LINE_BYTES:
-            part.close()
+            self._part.close()
             self._part = None
             os.rename(f"{self._path}.part", f"{self._path}.{self._n}")
             self._write((length | 1 << 63).to_bytes(8, "little"))
         else:
-            part.seek(0)
-            self._write(length.to_bytes(8, "little") + part.read(length))
+            self._write(length.to_bytes(8, "little") + short)
         work.stage = "call"
 
     def close(self) -> None:
@@ -99,6 +102,5 @@ class Yielding:
             os.unlink(f"{self._path}.part")
 
     def _write(self, data: bytes) -> None:
-        written = 0
-        while written < len(data):
-            written += self._file.write(data[written:]) or 0
+        with self._file.at_end() as file:
+            file.write(data)
