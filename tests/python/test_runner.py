@@ -541,3 +541,34 @@ def test_a_descriptor_that_the_function_closed_is_not_written_to(tmp_path: Path,
     assert int.from_bytes(found[:8], "little") >> 63, "the first lies apart"
     assert pickle.loads(found[16:]) == 1 and pickle.loads((ran.folder / "yielded.3").read_bytes()) == "large" * 10_000
     assert not os.path.exists(mine) or os.path.getsize(mine) == 0
+
+
+def test_a_function_that_took_its_way_away_still_says_what_it_raised(tmp_path: Path) -> None:
+    def gone(how: str) -> None:
+        import os
+        import shutil
+        import sys
+
+        if how == "folder":
+            shutil.rmtree(os.environ["GPULAYER_FUNCTION"])
+        elif how == "root":
+            # As `chroot` would.
+            sys.path[:] = []
+            sys.path_importer_cache.clear()
+            sys.meta_path[:] = []
+        raise ValueError("the first cause")
+
+    for how in ("folder", "root"):
+        ran = called(tmp_path / how, gone, how)
+        assert ran.status == 1 and ran.raised is None
+        assert "ValueError: the first cause" in ran.err and ran.err.count("Traceback") == 1
+        *_, last = ran.err.splitlines()
+        assert last.startswith(f"[what came of the call cannot be left in {ran.folder}: "), last
+    assert "that is not there any more" in called(tmp_path / "again", gone, "folder").err
+
+
+def test_what_the_other_python_lacks_is_no_matter_of_code(tmp_path: Path) -> None:
+    lacks = b"cbuiltins\nExceptionGroupOfTomorrow\n."
+    raised = run(tmp_path, payload([3, 5, 0], pickle.dumps(abs), [lacks])).raised
+    assert raised is not None and raised["type"] == "AttributeError" and "code" not in raised["advice"]
+    assert "sent by Python 3.5" in raised["advice"] and "send what both have" in raised["advice"]

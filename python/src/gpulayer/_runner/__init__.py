@@ -481,6 +481,24 @@ def tell(work: Work, fault: BaseException) -> "dict[str, Any]":
     return told(work, fault)
 
 
+def _say(fault: BaseException, folder: str, why: BaseException) -> None:
+    """On standard error alone, as nothing can be told: the function has taken its folder away, or its own way there."""
+    reason = f"{type(why).__name__}: {why}"
+    try:
+        os.stat(os.path.join(folder, "call.json"))
+    except FileNotFoundError:
+        reason = "that is not there any more"
+    except OSError as barred:
+        reason = str(barred.strerror)
+    try:
+        if isinstance(why, ImportError):
+            # Else it was said.
+            sys.excepthook(type(fault), fault, fault.__traceback__)
+        print(f"[what came of the call cannot be left in {folder}: {reason}]", file=sys.stderr, flush=True)
+    except Exception:
+        pass
+
+
 def is_python(function: "Any") -> bool:
     return type(function) is type(main)
 
@@ -524,14 +542,17 @@ def main(folder: str) -> int:
             os.unlink(part)
         if is_stopped:
             return _stopped()
-        told = tell(work, fault)
-        import json
+        try:
+            told = tell(work, fault)
+            import json
 
-        part = os.path.join(folder, "raised.part")
-        with open(part, "w", encoding="ascii") as out:
-            json.dump(told, out)
-        flush()
-        os.rename(part, os.path.join(folder, "raised"))
+            part = os.path.join(folder, "raised.part")
+            with open(part, "w", encoding="ascii") as out:
+                json.dump(told, out)
+            flush()
+            os.rename(part, os.path.join(folder, "raised"))
+        except (ImportError, LookupError, OSError) as why:
+            _say(fault, folder, why)
         return 1
 
 
