@@ -100,13 +100,19 @@ def _advice(work: Work, fault: BaseException) -> "Optional[str]":
                 f"a remote function that travels as code is within the job the plain function: call it, f(…), or put it "
                 f"into a module of the project, where f.{used}(…) submits a job of its own"
             )
-    if work.stage == "return":
+    # What the system says of its file is no fault of the value.
+    if work.stage == "return" and not isinstance(fault, OSError):
         return (
             "return what can be sent: numbers, texts, arrays, lists and dicts of them; write anything else to a file "
             "and declare it as an output"
         )
     if work.is_reading and work.sender != sys.version_info[:2]:
         there, here = _version(work.sender), _version(sys.version_info[:2])
+        if not work.is_foreign:
+            return (
+                f"it was sent by Python {there}, and Python {here} on this worker lacks what it is made of: run it where "
+                f'`python3` is {there} (`python="{there}"`), use {here} on both ends, or send what both have'
+            )
         return (
             f"code cannot go from Python {there} to {here}: run it where `python3` is {there} "
             f'(`python="{there}"`), or use {here} on both ends, or put the function into a module of the project: '
