@@ -171,9 +171,11 @@ impl Resident {
         Ok(Self { main, calls, stay, held, until, dying: None })
     }
 
-    /// Whether a launch's program may be this one.
+    /// Whether a launch's program may be this one. A signal that waits for it, as it is stopped, would be the launch's.
     pub(super) fn serves(&self, launch: &Launch) -> bool {
-        self.dying.is_none() && launch.stay.as_ref().is_some_and(|stay| stay.key == self.stay.key)
+        self.dying.is_none()
+            && launch.stay.as_ref().is_some_and(|stay| stay.key == self.stay.key)
+            && !has_signals(&status_of(self.main).unwrap_or_default())
     }
 
     /// What is told of it.
@@ -258,8 +260,18 @@ fn is_stopped(main: Pid) -> bool {
 
 /// The most memory this process has had, in bytes, since [`forget_peak_memory`] or its start.
 pub(super) fn peak_memory_bytes(main: Pid) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", main.as_raw_nonzero())).ok()?;
-    meminfo_bytes(&status, "VmHWM:")
+    meminfo_bytes(&status_of(main)?, "VmHWM:")
+}
+
+fn status_of(main: Pid) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{}/status", main.as_raw_nonzero())).ok()
+}
+
+/// Whether a process with this `status` has signals to come, sent to it or to its first thread.
+fn has_signals(status: &str) -> bool {
+    let mut sets =
+        status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+    sets.any(|set| set.trim().bytes().any(|digit| digit != b'0'))
 }
 
 fn forget_peak_memory(main: Pid) {
@@ -300,5 +312,21 @@ impl WorkspaceLink {
 impl Drop for WorkspaceLink {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_is_to_come_is_seen_in_either_set() {
+        let status = |thread: &str, process: &str| {
+            format!("Threads:\t1\nSigPnd:\t{thread}\nShdPnd:\t{process}\nSigBlk:\t0000000000004000\n")
+        };
+        let none = "0000000000000000";
+        assert!(!has_signals(&status(none, none)), "what it blocks has not come");
+        assert!(has_signals(&status("0000000000000200", none)));
+        assert!(has_signals(&status(none, "0000000000004000")));
     }
 }

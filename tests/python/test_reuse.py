@@ -191,6 +191,14 @@ def test_what_a_call_breaks_is_not_the_next_ones(fault: str) -> None:
     assert isinstance(job.result(), int) and lines(job) == ["said"]
 
 
+def test_a_process_that_was_sent_a_signal_serves_nobody(client: gl.Client) -> None:
+    pid = gl.remote(os.getpid, reuse=True)
+    first = pid.run()
+    os.kill(first, signal.SIGTERM)
+    second = pid.run()
+    assert second != first and not is_there(first)
+
+
 def test_an_exception_leaves_the_process_and_what_may_be_broken_does_not() -> None:
     @gl.remote(reuse=True)
     def fail(how: str) -> int:
