@@ -191,12 +191,72 @@ def test_what_a_call_breaks_is_not_the_next_ones(fault: str) -> None:
     assert isinstance(job.result(), int) and lines(job) == ["said"]
 
 
+def test_clocks_and_tracers_of_a_call_are_not_the_next_ones() -> None:
+    @gl.remote(reuse=True)
+    def leaves(anything: bool) -> tuple[int, Any]:
+        import faulthandler
+
+        timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+        if anything:
+            faulthandler.dump_traceback_later(600, exit=True)
+            for timer in timers:
+                signal.setitimer(timer, 600)
+            for module in (sys, threading):
+                module.setprofile(lambda *_: None)
+                module.settrace(lambda *_: None)
+        threads = len(os.listdir("/proc/self/task"))
+        hooks = (sys.getprofile(), sys.gettrace(), *(getattr(threading, name) for name in ("_profile_hook", "_trace_hook")))
+        return os.getpid(), (threads, [signal.getitimer(timer)[0] for timer in timers], [each is None for each in hooks])
+
+    pid, clean = leaves.run(False)
+    assert clean[1:] == ([0, 0, 0], [True] * 4)
+    leaves.run(True)
+    assert leaves.run(False) == (pid, clean)
+
+
+@pytest.mark.parametrize("fault", ["mask", "ignore", "handler"])
+def test_a_stop_reaches_a_call_whatever_the_one_before_did_to_it(fault: str) -> None:
+    @gl.remote(reuse=True)
+    def work(how: str) -> int:
+        if how == "mask":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        elif how == "ignore":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        elif how == "handler":
+            signal.signal(signal.SIGTERM, lambda *_: None)
+        elif how == "wait":
+            try:
+                print(os.getpid(), flush=True)
+                threading.Event().wait()
+            finally:
+                print("cleans up", flush=True)
+        return os.getpid()
+
+    pid = work.run(fault)
+    job = work.submit("wait")
+    assert next(iter(job.logs(follow=True))).text == str(pid)
+    job.cancel().wait()
+    assert lines(job) == [str(pid), "cleans up"]
+
+
 def test_a_process_that_was_sent_a_signal_serves_nobody(client: gl.Client) -> None:
     pid = gl.remote(os.getpid, reuse=True)
     first = pid.run()
     os.kill(first, signal.SIGTERM)
     second = pid.run()
     assert second != first and not is_there(first)
+
+
+def test_a_signal_that_a_call_holds_back_is_not_the_next_ones() -> None:
+    @gl.remote(reuse=True)
+    def hold(signals: bool) -> int:
+        if signals:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            os.kill(os.getpid(), signal.SIGTERM)
+        return os.getpid()
+
+    first = hold.run(True)
+    assert hold.run(False) != first
 
 
 def test_an_exception_leaves_the_process_and_what_may_be_broken_does_not() -> None:

@@ -1,5 +1,6 @@
 """Of the runner: a process that serves several tasks, one after another."""
 
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
@@ -19,6 +20,7 @@ def serve() -> int:
     link = socket(fileno=CALLS)
     os.set_inheritable(CALLS, False)
     process, end = os.getpid(), os.fstat(CALLS)
+    signals = _Signals()
     while True:
         status = main(os.environ["GPULAYER_FUNCTION"])
         if os.getpid() != process or not may_stay() or not _dies_with_parent():
@@ -27,12 +29,33 @@ def serve() -> int:
             # The call may have closed it, and opened something else in its place.
             if not os.path.samestat(end, os.fstat(CALLS)):
                 return status
+            if not signals.restore():
+                return status
             _let_go()
             link.send(b'{"status": %d}' % status)
         except OSError:
             return status
         if not _take_on(link):
             return status
+
+
+class _Signals:
+    """What this process began with: a call that has changed it would take the stop away from the next one."""
+
+    def __init__(self) -> None:
+        self._mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+        self._actions = [(number, _signal.getsignal(number)) for number in (_signal.SIGTERM, _signal.SIGINT)]
+
+    def restore(self) -> bool:
+        """After the timers are off. `False`: one that the call has held back would come now."""
+        for timer in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF):
+            _signal.setitimer(timer, 0)
+        if _signal.sigpending():
+            return False
+        for number, action in self._actions:
+            _signal.signal(number, action)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._mask)
+        return True
 
 
 _c: "Any" = None
@@ -60,9 +83,13 @@ def _let_go() -> None:
     inside = sys.modules.get("gpulayer.inside")
     if inside is not None:
         inside.task_ends()
-    from _signal import ITIMER_REAL, setitimer  # type: ignore[import-not-found]
-
-    setitimer(ITIMER_REAL, 0)
+    faulthandler, threading = (sys.modules.get(name) for name in ("faulthandler", "threading"))
+    if faulthandler is not None:
+        faulthandler.cancel_dump_traceback_later()
+    for traced in (sys, threading):
+        if traced is not None:
+            traced.settrace(None)
+            traced.setprofile(None)
     heed_no_stops()
     flush()
     _c.fflush(None)
