@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import pickle
+import shutil
 import subprocess
 import sys
 import tarfile
 import types
 from pathlib import Path
+from typing import Any
 
 import gpulayer as gl
 import pytest
 from gpulayer import folders, library, source
+from gpulayer.function_call import Submission
 from gpulayer.records import End
 from gpulayer.results import error_of
 from gpulayer.source import Source, found, root_above
@@ -91,6 +95,66 @@ def test_an_unmarked_folder_counts_when_modules_lie_in_it(project: Path, monkeyp
     assert here is not None and here.root == project
 
 
+def test_the_project_of_the_module_that_is_called_goes_before_the_current_one(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    for root, name in ((project, "helper"), (other, "pk.job"), (other, "pk")):
+        loaded(monkeypatch, name, root / "src" / f"{'pk/__init__' if name == 'pk' else name.replace('.', '/')}.py")
+        (root / ".git").mkdir(exist_ok=True)
+    (project / "src" / "pk").mkdir()
+    (project / "src" / "pk" / "job.py").write_text("other = True")
+    here, there = found(called="pk.job"), found()
+    assert here is not None and (here.root, here.paths, here.others) == (other, ("src",), ())
+    # What a function of the program imports by itself is told of.
+    assert there is not None and there.root == project
+    assert there.others == (("pk.job", f"{other}/src/pk/job.py", f"{project}/src/pk/job.py"),)
+    (project / "src" / "pk" / "job.py").write_text("")
+    copy = found()
+    assert copy is not None and not copy.others
+    # A module that lies in no project is not sent for it.
+    shutil.rmtree(other / ".git")
+    assert found(called="pk.job") == copy
+
+
+def test_a_project_that_holds_that_of_the_module_goes_whole_unless_it_has_another_copy(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = project / "packages" / "one"
+    loaded(monkeypatch, "one", inner / "one.py")
+    loaded(monkeypatch, "two", project / "packages" / "two" / "two.py")
+    (inner / "pyproject.toml").touch()
+    (project / ".git").mkdir()
+    here = found(called="one")
+    assert here is not None and here.root == project and set(here.paths) == {"packages/one", "packages/two"}
+    (project / "one.py").touch()
+    here = found(called="one")
+    assert here is not None and here.root == inner
+
+
+def test_what_would_call_another_function_than_the_one_here_is_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / ".git").mkdir()
+    loaded(monkeypatch, "mine", project / "mine.py")
+    (project / "twin.py").write_text("def which(): return 'other'\n")
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "twin.py").write_text("class K:\n    def which(self): pass\ndef which(): return 'this'\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "aside"))
+    which = importlib.import_module("twin").which
+    monkeypatch.setitem(sys.modules, "twin", sys.modules["twin"])
+    client = gl.connect("http://127.0.0.1:9")
+    for by_name in (which, sys.modules["twin"].K().which):
+        with pytest.raises(gl.ConfigurationError, match=f"source='{tmp_path}/aside' the first one does"):
+            Submission(gl.remote(client=client)(by_name), lambda _: {"workload": {"function": {}}})
+
+    def uses() -> Any:
+        return which()
+
+    with pytest.warns(gl.GPUlayerWarning, match=f"another one, {project}/twin.py, which is imported there"):
+        Submission(gl.remote(client=client)(uses), lambda _: {"workload": {"function": {}}})
+
+
 def test_an_edit_is_seen_and_nothing_else(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded(monkeypatch, "mine", project / "mine.py")
     before = found()
@@ -113,6 +177,14 @@ def test_a_module_that_did_not_travel_is_told_with_why(
     assert f"not below the project that travels, {project}" in str(lost)
     lost = error_of(told, "…abc", spec={"source": "artifact://sha256/2"})
     assert "try: add it" in str(lost), "what another process sent is not known here"
+    # A namespace has no file; and what is said of projects is true.
+    (project / ".git").mkdir()
+    (tmp_path / "aside" / "pyproject.toml").touch()
+    loaded(monkeypatch, "space.inner", tmp_path / "aside" / "src" / "space" / "inner.py")
+    monkeypatch.setitem(sys.modules, "space", types.ModuleType("space"))
+    lost = error_of({**told, "message": "No module named 'space'"}, "…abc")
+    assert f"space is {tmp_path}/aside/src/space here, and no project travels: no module was imported" in str(lost)
+    assert f"source='{tmp_path}/aside'" in str(lost) and "add it" not in str(lost)
     other = error_of({**told, "message": "No module named 'numpy'", "stage": "load", "advice": "add it"}, "…abc")
     assert "try: add it" in str(other)
 
@@ -135,7 +207,7 @@ def test_a_module_that_was_left_out_of_the_project_is_told_with_how_to_bring_it(
     lost = error_of({**words, "type": "ImportError", "message": "cannot import name 'f' from 'mine'"}, "…abc", spec=spec)
     assert "try:" not in str(lost)
     lost = error_of({**words, "type": kind, "message": message}, "…abc")
-    assert "no project travelled with this job: name the folder that holds it, source=…" in str(lost), 'source="none"'
+    assert f"no project travelled with this job: name the folder that holds it, source='{project}'" in str(lost), 'source="none"'
 
 
 def test_a_module_that_a_call_by_name_lacks_is_not_looked_for_in_projects(

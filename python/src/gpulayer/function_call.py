@@ -11,6 +11,7 @@ import secrets
 import sys
 import time
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterable, Mapping, Optional, cast
 
 import cloudpickle
@@ -263,6 +264,14 @@ def _entrypoint(function: Callable[..., Any]) -> Optional[str]:
     return f"{module}:{path}" if found is function else None
 
 
+def _module_of(function: Callable[..., Any]) -> Optional[str]:
+    """The module that has the function, or the class of the object whose method it is; `None` = neither goes by name."""
+    found = _entrypoint(function)
+    if found is None and isinstance(function, (Method, types.MethodType)):
+        found = _entrypoint(type(function.__self__))
+    return found.partition(":")[0] if found is not None else None
+
+
 class Submission:
     """What is to be sent, ready: one of `run`, `submit` and `map` once, on the background loop. It is also its own
     `background.Aftermath`."""
@@ -292,7 +301,9 @@ class Submission:
         if is_address(given):
             spec = spec | {"source": given}
         else:
-            self._source = source.found(str(given))
+            module = _module_of(function.function)
+            self._source = source.found(str(given), module)
+            self._look_at_others(module if given == "auto" else None)
         self._packing.paths = [] if self._source is None else list(self._source.paths)
         try:
             made = make(self._packing)
@@ -303,6 +314,16 @@ class Submission:
             made["workload"]["function"]["reuse"] = True
         labels = {**spec.fields.get("labels", {}), **made.get("labels", {})}
         self._spec = spec | {**made, **({"labels": labels} if labels else {})}
+
+    def _look_at_others(self, called: Optional[str]) -> None:
+        """Refuses what would call another function than the one here, and tells of modules that it may meet there."""
+        __tracebackhide__ = True
+        for name, file, other in self._source.others if self._source is not None else ():
+            text = f"{self.name}: {name} is {file} here, and the project that travels has another one, {other}"
+            if name == called:
+                meant = "none" if source.is_installed(file) else str(source.above(name, Path(file)))
+                raise ConfigurationError(f"{text}, which would run in its place: with source={meant!r} the first one does")
+            self.place.say(f"{text}, which is imported there: source=… names the folder that is meant")
 
     async def run(self) -> Outcome:
         """Submits, waits, and has the outcome. Somebody sits and waits: what no worker could ever take is refused."""

@@ -3,11 +3,12 @@ imported from below it are meant; what stands in `__main__` or a notebook travel
 
 from __future__ import annotations
 
+import filecmp
 import functools
 import os
 import sys
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterator, Optional
 
@@ -25,20 +26,24 @@ class Source:
     paths: tuple[str, ...] = ()
     #: What it looked like, for the modules that are loaded: path, time in nanoseconds, size in bytes.
     seen: tuple[tuple[str, int, int], ...] = ()
+    #: Modules that are not what they are here where it travels to: name, file here, the file that it has for it.
+    others: tuple[tuple[str, str, str], ...] = ()
 
 
-def found(given: str = "auto") -> Optional[Source]:
+def found(given: str = "auto", called: Optional[str] = None) -> Optional[Source]:
     """`auto`: the project of the current folder, else of the program, if a module besides `__main__` was imported
-    from it. A folder: that one. `none`: nothing."""
+    from it; the one that has the module `called`, whose function it is for, and if neither has it the project that this
+    module lies in. A folder: that one. `none`: nothing."""
     if given == "none":
         return None
+    own = _own()
     if given != "auto":
         root = Path(given).resolve()
         if not root.is_dir():
             raise ConfigurationError(f"source={given!r} is no folder; give one, `auto`, `none` or a bundle's address")
-        modules = _modules(root, _own())
-        return Source(root, _paths(root, modules), tuple(_seen(modules)))
-    own = _own()
+        return _with_others(_source(root, own), own, called)
+    file = dict(own).get(called or "")
+    first: Optional[Source] = None
     # Most calls are of programs in one file, and need no look at any folder.
     for start in _starts() if own else ():
         if start.is_file():
@@ -51,13 +56,17 @@ def found(given: str = "auto") -> Optional[Source]:
         marked = root_above(start, _home())
         if marked is None and not _allowed(start, _home()):
             continue
-        root = marked or start
-        modules = _modules(root, own)
-        paths = _paths(root, modules)
+        project = _source(marked or start, own)
         # An unmarked folder is meant only when modules lie in it, and not somewhere below.
-        if modules and (marked is not None or "." in paths):
-            return Source(root, paths, tuple(_seen(modules)))
-    return None
+        if not project.seen or (marked is None and "." not in project.paths):
+            continue
+        # Another copy of a project may lie in it, such as a worktree: the module is of that one.
+        if called is None or file is None or (_modules(project.root, [(called, file)]) and {*_files(project, called)} <= {file}):
+            return _with_others(project, own, called)
+        first = first or project
+    nearest = root_above(Path(file).parent, _home()) if file is not None else None
+    chosen = first if nearest is None else _source(nearest, own)
+    return None if chosen is None else _with_others(chosen, own, called)
 
 
 def root_above(folder: Path, home: Optional[Path]) -> Optional[Path]:
@@ -74,13 +83,13 @@ def root_above(folder: Path, home: Optional[Path]) -> Optional[Path]:
 def why_not_there(name: str, sent: Optional[str], is_auto: bool) -> Optional[str]:
     """Of a module that a job lacked and this process has from a file of the user's: why it did not travel. `sent`: the
     folder that did. `is_auto`: whether one is looked for when none is named."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if not isinstance(file, str) or is_installed(file) or name.partition(".")[0] == "gpulayer":
+    file = _place(name)
+    if file is None or is_installed(str(file)) or name.partition(".")[0] == "gpulayer":
         return None
     root = None if sent is None else Path(sent).resolve()
-    if root is not None and root in Path(file).resolve().parents:
-        place = Path(file).resolve().relative_to(root).as_posix()
-        top = _above(name, Path(file).resolve())
+    if root is not None and root in file.resolve().parents:
+        place = file.resolve().relative_to(root).as_posix()
+        top = above(name, file.resolve())
         if not is_auto and top != root:
             return (
                 f"{name} is {file} here, and what is called by name is looked for at the top of its source, {root}: "
@@ -95,13 +104,18 @@ def why_not_there(name: str, sent: Optional[str], is_auto: bool) -> Optional[str
             f"{name} is {file} here, which is not below the project that travels, {root}: move it there, or name a "
             "folder that holds both, source=…"
         )
+    top = above(name, file)
+    source = f"source='{(root_above(top, _home()) if is_auto else None) or top}'"
     if not is_auto or found() is not None:
-        return f"{name} is {file} here, and no project travelled with this job: name the folder that holds it, source=…"
-    return (
-        f"{name} is {file} here, and no project travels: neither the current folder nor the program's, nor one above "
-        "them, has .git, pyproject.toml or .gpulayerignore (your home folder does not count). Put one beside your "
-        "modules, or name the folder, source=…"
-    )
+        return f"{name} is {file} here, and no project travelled with this job: name the folder that holds it, {source}"
+    if any(root_above(start, _home()) for start in _starts()):
+        why = "no module was imported from that of the current folder or of the program"
+    else:
+        why = (
+            "neither the current folder nor the program's, nor one above them, has .git, pyproject.toml or "
+            ".gpulayerignore (your home folder does not count)"
+        )
+    return f"{name} is {file} here, and no project travels: {why}. Name the folder, {source}"
 
 
 def is_installed(file: str) -> bool:
@@ -153,6 +167,69 @@ def _remove(folder: Path, of: int) -> None:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _source(root: Path, own: list[tuple[str, str]]) -> Source:
+    modules = _modules(root, own)
+    return Source(root, _paths(root, modules), tuple(_seen(modules)))
+
+
+def _with_others(project: Source, own: list[tuple[str, str]], called: Optional[str]) -> Source:
+    inside = {name for name, _ in _modules(project.root, own) if name != called}
+    apart = [(name, file, name.partition(".")[0]) for name, file in own if name not in inside]
+    installed = getattr(sys.modules.get(called or ""), "__file__", None)
+    if called is not None and isinstance(installed, str) and called not in dict(own):
+        apart.append((called, os.path.realpath(installed), called.partition(".")[0]))
+    folders = [project.root / path for path in _searched(project)]
+    # Of all modules that come from elsewhere next to none has its namesake there.
+    known = {
+        top
+        for top in {top for *_, top in apart}
+        if any(os.path.exists(folder / name) for folder in folders for name in (top, f"{top}.py"))
+    }
+    found = ((name, file, next(_files(project, name), file)) for name, file, top in apart if top in known)
+    return replace(project, others=tuple(each for each in found if not _is_copy(*each[1:])))
+
+
+def _searched(project: Source) -> dict[str, None]:
+    """Where modules are searched when it has travelled, in this order."""
+    return dict.fromkeys((*project.paths, "."))
+
+
+def _files(project: Source, name: str) -> Iterator[str]:
+    """The files that a module may be imported from where the project has travelled to; the first one counts."""
+    place = os.path.join(*name.split("."))
+    for folder in _searched(project):
+        for end in (f"{place}{os.sep}__init__.py", f"{place}.py"):
+            file = os.path.realpath(project.root / folder / end)
+            if os.path.isfile(file):
+                yield file
+
+
+def _is_copy(file: str, other: str) -> bool:
+    try:
+        return file == other or filecmp.cmp(file, other, shallow=False)
+    except OSError:
+        return False
+
+
+def _place(name: str) -> Optional[Path]:
+    """The file of a loaded module, the folder of one that has none (a namespace)."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return Path(file)
+    folder = next(iter(getattr(module, "__path__", ())), None)
+    if folder is None and module is not None:
+        # One that pytest has made up for the name of a module in it.
+        below = next((each for each in _own() if each[0].startswith(f"{name}.")), None)
+        return above(below[0], Path(below[1])).joinpath(*name.split(".")) if below is not None else None
+    return Path(folder) if folder is not None else None
+
+
+def above(name: str, file: Path) -> Path:
+    """The folder that a module was found in by its first name."""
+    return file.parents[name.count(".") + (1 if file.stem == "__init__" else 0)]
 
 
 def _own() -> list[tuple[str, str]]:
@@ -207,15 +284,8 @@ def _seen(modules: list[tuple[str, str]]) -> Iterator[tuple[str, int, int]]:
 
 def _paths(root: Path, modules: list[tuple[str, str]]) -> tuple[str, ...]:
     """Where these modules were found: the folders above their top packages, in the order of the module path."""
-    above: set[Path] = set()
-    for name, file in modules:
-        above.add(_above(name, Path(file)))
+    folders = {above(name, Path(file)) for name, file in modules}
     searched = [os.path.realpath(path or ".") for path in sys.path]
-    places = {str(each): each.relative_to(root).as_posix() for each in above if each == root or root in each.parents}
+    places = {str(each): each.relative_to(root).as_posix() for each in folders if each == root or root in each.parents}
     known = [places[path] for path in dict.fromkeys(searched) if path in places]
     return tuple(known + sorted(set(places.values()) - set(known)))
-
-
-def _above(name: str, file: Path) -> Path:
-    """The folder above a module's top package."""
-    return file.parents[name.count(".") + (1 if file.stem == "__init__" else 0)]
