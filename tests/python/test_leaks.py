@@ -292,6 +292,38 @@ def test_a_stream_goes_on_in_both_processes_after_a_fork(client: gl.Client, tmp_
     assert ended(job, script) == "0 True\n"
 
 
+def test_the_values_of_a_map_go_on_in_both_processes_after_a_fork(client: gl.Client, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def square(x: int) -> int:
+        import os
+        import time
+
+        while x and not os.path.exists(go):
+            time.sleep(0.02)
+        return x * x
+
+    job = gl.remote(cpus=0.1, memory="64MiB", client=client)(square).map(range(5))
+    script = f"""
+    import warnings
+    from gpulayer import map_feed
+    warnings.simplefilter("ignore", DeprecationWarning)
+    # It reads on while it hands out what has come, and is never rescued by a second look.
+    map_feed._MANY, map_feed._LOOK_AGAIN_S = 0, 1e9
+    values, left = iter(job), iter(job)
+    print(next(values), next(left), flush=True)
+    child = os.fork()
+    open("{go}", "w").close()
+    if not child:
+        left.close()
+    whole = list(values) == [1, 4, 9, 16]
+    if child:
+        print(os.waitpid(child, 0)[1], whole)
+    sys.exit(not whole)
+    """
+    assert ended(job, script) == "0 0\n0 True\n"
+
+
 @pytest.mark.parametrize("way", ["fork", "forkserver", "spawn"])
 def test_jobs_go_through_process_pools(endless: gl.Job, way: str) -> None:
     script = f"""

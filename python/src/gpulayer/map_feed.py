@@ -35,6 +35,8 @@ _ASK_AGAIN_S = 1.0
 _AT_ONCE, _AT_ONCE_BYTES = 8, 64 << 20
 
 Indexed = tuple[int, Outcome]
+#: What waits on the loop of the process that this one was forked from: kept, so that no collection here complains of it.
+_left_behind: list[object] = []
 
 
 class MapFeed:
@@ -67,6 +69,7 @@ class MapFeed:
         self._events: Optional[Follower[Mapping[str, Any]]] = None
         self._reading: Optional[asyncio.Future[Optional[list[Mapping[str, Any]]]]] = None
         self._line_to: Optional[Connections] = None
+        self._background = background.current()
         #: The children's ids in the order of their indices.
         self._ids: list[str] = []
         self._place: dict[str, int] = {}
@@ -86,6 +89,7 @@ class MapFeed:
         if self._deadline is None:
             self._deadline = time.monotonic() + (self._timeout if self._timeout is not None else float("inf"))
             await self._begin()
+        self._begin_anew_after_fork()
         self._line_to = self._session.line
         try:
             while True:
@@ -286,8 +290,17 @@ class MapFeed:
         answer = await self._session.call(routes.JOBS, query=query, patience=patience)
         return [self._map.client.job_of(each) for each in answer["items"]]
 
+    def _begin_anew_after_fork(self) -> None:
+        if self._background is not background.current():
+            self._background = background.current()
+            _left_behind.append(self._reading)
+            self._reading = None
+            # What it was being told in that moment nobody tells it again.
+            self._heard = -_LOOK_AGAIN_S
+
     async def close(self) -> None:
         """Lets go of the connection."""
+        self._begin_anew_after_fork()
         self._line.clear()
         reading, self._reading = self._reading, None
         if reading is not None:
