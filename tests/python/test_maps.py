@@ -387,6 +387,28 @@ def test_a_retry_of_what_failed_counts_what_it_repeats(client: gl.Client, tmp_pa
     assert len(attached) == 6 and attached.result() == retried.result()
 
 
+def test_calls_that_are_tried_again_when_they_raise_have_jobs_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpulayer.function_call._JOBS", 2)
+
+    def fails_first(name: str) -> str:
+        if name != "c" and not (tmp_path / name).exists():
+            (tmp_path / name).touch()
+            raise ValueError(name)
+        return name
+
+    plain = gl.remote(cpus=0.05, memory="16MiB", retries=1)(fails_first)
+    tried = plain.options(retry_on=["exit_nonzero"])
+    values = tried.map("abc")
+    assert values.jobs == 3 and values.result() == ["a", "b", "c"]
+    assert plain.map("abc").jobs == 2
+    with pytest.warns(gl.GPUlayerWarning, match="chunksize=2 calls succeeds whatever they raise.*chunksize=1 retries each"):
+        shared = tried.map("cde", chunksize=2)
+    with pytest.raises(ValueError, match="d"):
+        shared.result()
+
+
 def test_no_label_of_a_user_says_how_a_map_is_dealt(client: gl.Client) -> None:
     @gl.remote(cpus=0.1, memory="64MiB")
     def square(x: int) -> int:

@@ -24,7 +24,7 @@ from .errors import ConfigurationError, ConnectionFailedError, GPUlayerError, Re
 from .function_job import CALLS_LABEL, OWN_LABELS, FunctionJob
 from .maps import EmptyMap, Map
 from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator, length
-from .results import Outcome
+from .results import ENDS_OF_RAISED, Outcome
 from .spec import Spec, command, is_address, own_python
 from .word_types import usable_key
 
@@ -42,6 +42,8 @@ _MOST_JOBS, _MOST_CALLS = 100_000, 10_000_000
 _ITEMS_BYTES, _LEAST_INLINE_BYTES = 8 << 20, 512
 #: The body of a submission may have 1 MiB, that of a batch 64 MiB.
 _SINGLE_BYTES = 600_000
+#: What may stand in `retry_on` for a function that raised.
+_RAISED = frozenset({"any", "user", "disk_full", *ENDS_OF_RAISED})
 #: Words that are not about the job.
 _APART = ("client", "key", "source", "reuse")
 _FORBIDDEN = {
@@ -91,15 +93,20 @@ def many(
     """Many calls as one array."""
     __tracebackhide__ = True
     concurrency, chunksize = _count("concurrency", concurrency), _count("chunksize", chunksize)
-    has_outputs = bool(function.words.get("outputs"))
-    rows = _read(arguments, chunksize or (1 if has_outputs else None))
+    # Calls of one job share its folder, and what one leaves there the next would replace. And such a job succeeds
+    # whatever its calls raise, so that none of them would be tried again.
+    retries_calls = _retries_calls(function)
+    is_alone = bool(function.words.get("outputs")) or retries_calls
+    rows = _read(arguments, chunksize or (1 if is_alone else None))
     fits(function, (Call(row, kwargs) for row in rows))
     if not rows:
         return Submission(function, None)
-    jobs = _JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS
-    if has_outputs:
-        # Calls of one job share its folder, and what one leaves there the next would replace.
-        jobs = len(rows)
+    jobs = len(rows) if is_alone else _JOBS_WITH_REUSE if function.words.get("reuse") else _JOBS
+    if retries_calls and chunksize is not None and chunksize > 1:
+        notices.here().say(
+            f"{_name(function)}: retries are for whole jobs: one of chunksize={chunksize} calls succeeds whatever they raise, "
+            "and none of them is tried again; chunksize=1 retries each"
+        )
     # Two of a single one: that it is several calls is told by a size above one.
     size = min(chunksize or math.ceil(len(rows) / jobs), max(len(rows), 2))
     make = functools.partial(_spec_of_many, function, rows=rows, kwargs=kwargs, size=size, concurrency=concurrency)
@@ -115,6 +122,13 @@ def _count(name: str, given: Any) -> Optional[int]:
     if count is not None and count < 1:
         raise ConfigurationError(f"{name}={given} is too small: at least 1")
     return count
+
+
+def _retries_calls(function: RemoteFunction[..., Any]) -> bool:
+    """Whether a job whose function raised is tried again."""
+    retry = template(function.words).fields.get("retry", {})
+    attempts = retry.get("max_attempts")
+    return isinstance(attempts, int) and attempts > 1 and not _RAISED.isdisjoint(retry.get("retry_on", ()))
 
 
 def _read(arguments: Iterable[Iterable[Any]], chunksize: Optional[int]) -> list[tuple[Any, ...]]:

@@ -234,12 +234,12 @@ def _raised(told: Mapping[str, Any]) -> Any:
     return pickles.load(io.BytesIO(base64.b64decode(told["pickle"])), told.get("python"))
 
 
-#: Ends that say of an exception what it says itself.
-_SAID = ("exit_nonzero", "import_error", "cuda_out_of_memory")
+#: How a job ends whose function raised: as what was raised says itself.
+ENDS_OF_RAISED = ("exit_nonzero", "import_error", "cuda_out_of_memory")
 
 
 def _beyond(end: Optional[End]) -> list[str]:
-    if end is None or end.reason in _SAID:
+    if end is None or end.reason in ENDS_OF_RAISED:
         return []
     detail = end.detail or next(iter(end.evidence), None)
     return [f"[job: {end.reason}{f': {detail}' if detail else ''}]"]
