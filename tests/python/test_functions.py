@@ -304,6 +304,22 @@ def test_a_lost_module_is_a_reason_of_its_own() -> None:
             job.result()
 
 
+def test_attempts_that_were_left_say_what_they_were_for(client: gl.Client) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB", retries=2)
+    def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError) as failed:
+        fail.run()
+    told = str(failed.value.__cause__)
+    assert '[2 more attempts were allowed, for worker_lost only: retry_on=["exit_nonzero"] is for this end]' in told
+    with pytest.raises(ValueError) as failed:
+        fail.options(retries=1, retry_on=["any"]).run()
+    assert "more attempt" not in str(failed.value.__cause__)
+    with pytest.raises(gl.JobFailedError, match="  1 more attempt was allowed, for worker_lost only"):
+        client.submit(gl.command(["false"], retries=1)).result()
+
+
 def test_why_a_call_failed_is_what_it_raised() -> None:
     @gl.remote(cpus=0.1, memory="64MiB")
     def fail(how: str) -> None:

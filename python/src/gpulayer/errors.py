@@ -209,6 +209,8 @@ class JobFailedError(GPUlayerError):
                 lines.append('  no folder was sent with it: source="." sends the current one')
         if job.had_returned:
             lines.append("  its function had returned: job.result(even_if_failed=True) gives the value")
+        untried = job.untried()
+        lines += [f"  {untried}"] if untried else []
         # What the log quotes is not said twice, and a line of the kernel's log not whole: `end` has it.
         seen = [_shortened(text) for text in end.evidence if text and text not in tail]
         if seen:

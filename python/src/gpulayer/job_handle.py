@@ -201,6 +201,16 @@ class Job:
         kind = {"cancelled": JobCancelledError, "timed_out": JobTimedOutError}.get(self.state, JobFailedError)
         return kind(self, self.record.end or _UNKNOWN, tail)
 
+    def untried(self) -> Optional[str]:
+        """Of one that failed with attempts left: that they were not for such an end, and how they are."""
+        retry, end = self.record.spec.get("retry") or {}, self.record.end
+        left = int(retry.get("max_attempts") or 1) - self.record.attempt
+        causes = [str(each) for each in retry.get("retry_on") or ()]
+        if left < 1 or end is None or self.state != "failed" or {"any", end.owner, end.reason}.intersection(causes):
+            return None
+        more = "1 more attempt was" if left == 1 else f"{left} more attempts were"
+        return f'{more} allowed, for {", ".join(causes)} only: retry_on=["{end.reason}"] is for this end'
+
     async def _tail(self) -> tuple[str, ...]:
         try:
             answer = await self._call(routes.LOGS, {"tail": _TAIL})

@@ -104,7 +104,7 @@ def outcome(found: Fetched, job: Job) -> Outcome:
     def take() -> Any:
         __tracebackhide__ = True
         if found.raised:
-            return _raise(error_of(found.read(), str(job), job.end, job.record.spec))
+            return _raise(error_of(found.read(), str(job), job.end, job.record.spec, job.untried()))
         return found.read()
 
     return take
@@ -189,10 +189,15 @@ def _fields(text: bytes) -> dict[str, Any]:
 
 
 def error_of(
-    told: Mapping[str, Any], job: str, end: Optional[End] = None, spec: Mapping[str, Any] = {}
+    told: Mapping[str, Any],
+    job: str,
+    end: Optional[End] = None,
+    spec: Mapping[str, Any] = {},
+    untried: Optional[str] = None,
 ) -> Exception:
     """The exception that a function's job tells of: itself, or a `RemoteError` where it cannot be that. Its cause has
-    the traceback, and what is known of the job's `end` beyond it. `spec`: the job's."""
+    the traceback, and what is known of the job's `end` beyond it. `spec`: the job's. `untried`: why it was not called
+    again."""
     traceback = _with_lines(str(told.get("traceback") or ""))
     name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
     dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
@@ -207,7 +212,8 @@ def error_of(
         "type": dotted, "message": message, "stage": stage, "advice": advice, "remote_traceback": traceback
     }  # fmt: skip
     said = f"{dotted}: {message}" if message else dotted
-    whole = "\n".join([traceback.rstrip(), f"[in job {job}]", *_beyond(end), *([f"[{advice}]"] if advice else [])])
+    beyond = [*_beyond(end), *(f"[{text}]" for text in (advice, untried) if text)]
+    whole = "\n".join([traceback.rstrip(), f"[in job {job}]", *beyond])
     if stage == "load":
         text = message if dotted == "gpulayer.CallError" else said
         failure: Exception = RemoteError(f"job {job} could not read its call: {text}", **words)
