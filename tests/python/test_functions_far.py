@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -89,3 +90,18 @@ def test_a_function_that_names_this_package_finds_it_there(far: gl.Client) -> No
         return str(gl.__version__)
 
     assert version.run() == gl.__version__
+
+
+def test_a_function_of_an_installed_package_finds_this_one_too(
+    far: gl.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "installed_far.py").write_text(
+        "import gpulayer as gl\n\n@gl.remote\ndef version():\n    return gl.__version__\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    version = importlib.import_module("installed_far").version
+    env = {**bare()["env"], "PYTHONPATH": str(site)}
+    job = version.options(client=far, env=env).submit()
+    assert job.result() == gl.__version__ and "source" not in job.record.spec

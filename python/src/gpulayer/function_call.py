@@ -450,7 +450,9 @@ class Submission:
         if bundle is not None:
             spec = spec | {"source": bundle.address}
         parcels = dict(self._packing.parcels)
-        with_gpulayer = self._source is not None or self._packing.names_gpulayer
+        # A module that has a remote function imports this package, also where a job's Python has the module installed.
+        by_name = "entrypoint" in spec.fields["workload"]["function"]
+        with_gpulayer = by_name or self._source is not None or self._packing.names_gpulayer
         # Whether the job's interpreter is this one.
         chosen = "python" in spec.fields or "PATH" in spec.fields.get("env", ())
         same = self._client.is_own and not chosen and own_python({})
