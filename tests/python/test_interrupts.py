@@ -196,7 +196,16 @@ def test_a_map_that_is_iterated_over_is_such_a_call(client: gl.Client, tmp_path:
     assert kept[0] == 0 and [type(each) for each in kept[1:]] == [gl.JobCancelledError] * 2
 
 
-@pytest.mark.parametrize("calls", ["values.result()", "list(values.results())", "list(gl.attach(values.id))"])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "values.result()",
+        "list(values.results())",
+        "list(gl.attach(values.id))",
+        "list(values.logs(follow=True))",
+        "list(values.events(follow=True))",
+    ],
+)
 def test_a_map_that_one_has_goes_on(calls: str, client: gl.Client, tmp_path: Path) -> None:
     script = Script(tmp_path, f"values = work.map(range(2))\n{calls}")
     script.begun(0)

@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Awaitable, Callable, Generic, Mapping, Optional, TypeVar
 
+from . import background
 from .errors import CutError, GPUlayerError, UnreachableError
 from .line import Line
 from .routes import Route
@@ -71,7 +72,7 @@ class Reader:
 
 class Follower(Generic[T]):
     """What a route's stream says from `after` on, until its `end`: over cuts and restarts of the server, nothing lost
-    and nothing twice. Events of another kind than `kind` are left out."""
+    and nothing twice. Events of another kind than `kind` are left out. `if_left`: what comes after it if its reader leaves."""
 
     def __init__(
         self,
@@ -82,7 +83,9 @@ class Follower(Generic[T]):
         after: int,
         kind: str,
         convert: Callable[[Any], T],
+        if_left: Optional[background.Aftermath] = None,
     ) -> None:
+        self._if_left = if_left
         self._session = session
         self._route, self._names, self._query = route, names, dict(query)
         self._operation = f"{route.method} {route.path.format_map(dict(names))}"
@@ -97,6 +100,8 @@ class Follower(Generic[T]):
 
     async def next(self) -> Optional[list[T]]:
         """What has come meanwhile; `None` after `end`."""
+        if self._if_left is not None:
+            background.if_left(self._if_left)
         if self._patience is None:
             self._patience = self._session.patience(following=True)
         # Whoever asks may have been busy with what came before: only the waiting counts.

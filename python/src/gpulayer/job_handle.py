@@ -243,7 +243,7 @@ class Job:
             return Stream(lambda: lines(self))
         if after:
             raise ConfigurationError(f"after={after}: each job of {self} counts its own lines; children() has them")
-        return Stream(lambda: ArrayLines(self, lines))
+        return Stream(lambda: ArrayLines(self, lines, GoesOn(self) if follow and not self.ended else None))
 
     def events(self, follow: bool = False, *, after: int = 0) -> Stream[Event]:
         """What happened to it, in order, for `for` and `async for`."""
@@ -262,7 +262,8 @@ class Job:
         names = {"job_id": self.id}
 
         if following:
-            return Follower(self.client.session, route, names, given, after, kind, convert)
+            if_left = None if self.ended else GoesOn(self)
+            return Follower(self.client.session, route, names, given, after, kind, convert, if_left)
         # The last lines are one answer; else it is page after page.
         whole = "tail" in given
 
