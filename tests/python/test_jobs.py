@@ -10,8 +10,9 @@ import signal
 import sqlite3
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import gpulayer as gl
 import pytest
@@ -93,6 +94,14 @@ def test_a_timeout_is_told_apart_from_the_end_of_the_patience(client: gl.Client)
     slow = client.submit(gl.command(["sleep", "60"]))
     with pytest.raises(gl.WaitTimeoutError, match="has not ended within 0.1 s"):
         slow.wait(0.1)
+    with pytest.raises(gl.WaitTimeoutError, match="has not ended within 0.2 s"):
+        slow.wait("200ms")
+    with pytest.raises(gl.WaitTimeoutError, match="has not ended within 0.3 s"):
+        slow.result(timedelta(milliseconds=300))
+    wrong: Any
+    for wrong in ("soon", [1], True):
+        with pytest.raises(gl.ConfigurationError, match="timeout=.* is not a duration"):
+            slow.wait(wrong)
     with pytest.raises(TimeoutError):
         slow.result(timeout=0)
     slow.cancel(now=True)

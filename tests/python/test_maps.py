@@ -486,7 +486,9 @@ def test_cancelling_ends_all_that_has_not_ended(tmp_path: Path) -> None:
 def test_patience_may_end_before_a_map(tmp_path: Path) -> None:
     values = waits_for(tmp_path).map(range(2))
     with pytest.raises(gl.WaitTimeoutError, match="2 of 2 calls have not ended"):
-        values.result(timeout=0.1)
+        values.result(timeout="100ms")
+    with pytest.raises(gl.ConfigurationError, match="timeout='soon' is not a duration"):
+        values.results(timeout="soon")
     (tmp_path / "0").touch()
     (tmp_path / "1").touch()
     assert values.result() == [0, 10]

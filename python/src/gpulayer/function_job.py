@@ -19,6 +19,7 @@ from typing import (
 
 from .both import finished
 from .job_handle import Job
+from .quantities import Span
 from .results import Outcome, fetched, outcome, outcomes
 from .yields import Yields
 
@@ -41,11 +42,11 @@ class FunctionJob(Job, Generic[R]):
 
     @finished
     async def result(  # type: ignore[override]
-        self, timeout: Optional[float] = None, *, even_if_failed: bool = False, progress: Optional[bool] = None
+        self, timeout: Optional[Span] = None, *, even_if_failed: bool = False, progress: Optional[bool] = None
     ) -> Callable[[], R]:
         """Waits, and gives what the function returned; raises what it raised, as itself, with where it was raised as
         its cause. A job that ended otherwise is a `JobFailedError`, with `even_if_failed` only when the function had not
-        returned before. `timeout` in seconds: `WaitTimeoutError`, and the job goes on."""
+        returned before. `timeout` as of `wait`: `WaitTimeoutError`, and the job goes on."""
         return await self.outcome(timeout, progress, even_if_failed)
 
     def __await__(self) -> Generator[Any, None, R]:  # type: ignore[override]
@@ -65,7 +66,7 @@ class FunctionJob(Job, Generic[R]):
         return Yields(self, after, progress)
 
     async def outcome(
-        self, timeout: Optional[float] = None, progress: Optional[bool] = None, even_if_failed: bool = False
+        self, timeout: Optional[Span] = None, progress: Optional[bool] = None, even_if_failed: bool = False
     ) -> Outcome:
         """The body of `result`, on the background loop."""
         await self._wait(timeout, progress)

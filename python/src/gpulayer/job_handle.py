@@ -14,7 +14,7 @@ from .errors import ConfigurationError, ConflictError, JobCancelledError, JobFai
 from .event_stream import Follower, Pages
 from .interrupts import GoesOn
 from .outputs import Outputs, bring
-from .quantities import shown_size, shown_span
+from .quantities import Span, patience_s, shown_size, shown_span
 from .records import End, Event, Explanation, JobRecord, LogLine, PastExplanation, PastPlacement, Task
 from .routes import Route
 from .stream import Batches, Stream
@@ -138,15 +138,15 @@ class Job:
     # Its end.
 
     @both
-    async def wait(self, timeout: Optional[float] = None, *, progress: Optional[bool] = None) -> Job:
-        """Returns itself when it has ended, however. `timeout` in seconds: `WaitTimeoutError`, and the job goes on;
+    async def wait(self, timeout: Optional[Span] = None, *, progress: Optional[bool] = None) -> Job:
+        """Returns itself when it has ended, however. `timeout`, in seconds, as `"10m"` or a `timedelta`: `WaitTimeoutError`, and the job goes on;
         so it does after Ctrl-C, which says how to come back to it. Restarts of the server are waited out. `progress`: a line that says how it stands, by
         default on a terminal."""
         await self._wait(timeout, progress)
         return self
 
     @both
-    async def result(self, timeout: Optional[float] = None, *, progress: Optional[bool] = None) -> End:
+    async def result(self, timeout: Optional[Span] = None, *, progress: Optional[bool] = None) -> End:
         """Waits, and gives the end of a job that succeeded. Of any other a `JobFailedError` with the reason and the
         end of its log; `JobCancelledError` and `JobTimedOutError` are such."""
         return await self._result(timeout, progress)
@@ -154,7 +154,8 @@ class Job:
     def __await__(self) -> Generator[Any, None, End]:
         return background.join(self._result(None, False)).__await__()
 
-    async def _wait(self, timeout: Optional[float], progress: Optional[bool]) -> None:
+    async def _wait(self, timeout: Optional[Span], progress: Optional[bool]) -> None:
+        patient_s = patience_s(timeout)
         if not self.ended:
             background.if_left(GoesOn(self))
         began = time.monotonic()
@@ -162,9 +163,9 @@ class Job:
         patience = self.client.session.patience(following=True)
         try:
             while not self.ended:
-                left = None if timeout is None else timeout - (time.monotonic() - began)
+                left = None if patient_s is None else patient_s - (time.monotonic() - began)
                 if left is not None and left <= 0:
-                    raise WaitTimeoutError(f"job {self} has not ended within {timeout:g} s: {self.why}")
+                    raise WaitTimeoutError(f"job {self} has not ended within {patient_s:g} s: {self.why}")
                 line.show(f"{self} {shown_span(time.monotonic() - began)}  {self._standing()}", self._share())
                 poll_s = line.again_s if line.on else _POLL_S
                 wait_s = round(min(poll_s, _POLL_S if left is None else left), 3)
@@ -190,7 +191,7 @@ class Job:
             return min(max(done / total, 0.0), 1.0)
         return None
 
-    async def _result(self, timeout: Optional[float], progress: Optional[bool]) -> End:
+    async def _result(self, timeout: Optional[Span], progress: Optional[bool]) -> End:
         await self._wait(timeout, progress)
         if self.succeeded:
             return self.record.end or _UNKNOWN

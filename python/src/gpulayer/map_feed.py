@@ -14,7 +14,7 @@ from .errors import GPUlayerError, NoWorkerFitsError, RemoteError, UnexpectedAns
 from .event_stream import Follower
 from .function_job import FunctionJob, calls_at, calls_of
 from .line import Line as Connections
-from .quantities import shown_span
+from .quantities import Span, patience_s, shown_span
 from .records import Explanation
 from .results import Outcome, fetched, outcomes
 from .terminal import Line
@@ -47,7 +47,7 @@ class MapFeed:
         self,
         map: Map[Any],
         ordered: bool,
-        timeout: Optional[float],
+        timeout: Optional[Span],
         progress: Optional[bool] = None,
         *,
         is_the_call: bool = False,
@@ -57,7 +57,7 @@ class MapFeed:
         self._map = map
         self._session = map.client.session
         self._ordered = ordered
-        self._timeout = timeout
+        self._timeout = patience_s(timeout)
         self._deadline: Optional[float] = None
         self._is_the_call = is_the_call
         self._at_once = at_once

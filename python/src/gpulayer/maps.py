@@ -26,6 +26,7 @@ from .errors import ConfigurationError, GPUlayerError, InvalidSpecError
 from .function_job import calls_at, calls_of
 from .job_handle import Job, Jobs
 from .map_feed import MapFeed
+from .quantities import Span
 from .results import Outcome
 from .routes import Route
 from .stream import Batches, Stream
@@ -92,7 +93,7 @@ class Map(Job, Generic[R]):
         *,
         ordered: Optional[bool] = None,
         return_exceptions: Literal[False, None] = None,
-        timeout: Optional[float] = None,
+        timeout: Optional[Span] = None,
         progress: Optional[bool] = None,
     ) -> Values[R]: ...
     @overload
@@ -101,7 +102,7 @@ class Map(Job, Generic[R]):
         *,
         ordered: Optional[bool] = None,
         return_exceptions: bool,
-        timeout: Optional[float] = None,
+        timeout: Optional[Span] = None,
         progress: Optional[bool] = None,
     ) -> Values[Union[R, Exception]]: ...
     def results(
@@ -109,12 +110,12 @@ class Map(Job, Generic[R]):
         *,
         ordered: Optional[bool] = None,
         return_exceptions: Optional[bool] = None,
-        timeout: Optional[float] = None,
+        timeout: Optional[Span] = None,
         progress: Optional[bool] = None,
     ) -> Values[Any]:
         """Its values, in the order of the arguments or as they come. A call that raised raises here when its turn comes,
-        and the next step goes on with the one after it; with `return_exceptions` it gives the exception. `timeout` in
-        seconds for all of them: `WaitTimeoutError`, and the map goes on. `progress`: a line that says how many are
+        and the next step goes on with the one after it; with `return_exceptions` it gives the exception. `timeout` as
+        of `wait`, for all of them: `WaitTimeoutError`, and the map goes on. `progress`: a line that says how many are
         there, by default on a terminal."""
         return self._values(ordered, return_exceptions, timeout, progress)
 
@@ -122,7 +123,7 @@ class Map(Job, Generic[R]):
         self,
         ordered: Optional[bool],
         return_exceptions: Optional[bool],
-        timeout: Optional[float],
+        timeout: Optional[Span],
         progress: Optional[bool],
         at_once: bool = False,
     ) -> Values[R]:
@@ -133,14 +134,14 @@ class Map(Job, Generic[R]):
 
     @overload
     def as_completed(
-        self, *, return_exceptions: Literal[False, None] = None, timeout: Optional[float] = None
+        self, *, return_exceptions: Literal[False, None] = None, timeout: Optional[Span] = None
     ) -> Completed[R]: ...
     @overload
     def as_completed(
-        self, *, return_exceptions: bool, timeout: Optional[float] = None
+        self, *, return_exceptions: bool, timeout: Optional[Span] = None
     ) -> Completed[Union[R, Exception]]: ...
     def as_completed(
-        self, *, return_exceptions: Optional[bool] = None, timeout: Optional[float] = None
+        self, *, return_exceptions: Optional[bool] = None, timeout: Optional[Span] = None
     ) -> Completed[Any]:
         """Pairs of an argument's place and its value, as they come."""
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
@@ -259,18 +260,18 @@ class _Result(Generic[R]):
     @overload
     def __call__(
         self,
-        timeout: Optional[float] = None,
+        timeout: Optional[Span] = None,
         *,
         return_exceptions: Literal[False, None] = None,
         progress: Optional[bool] = None,
     ) -> list[R]: ...
     @overload
     def __call__(
-        self, timeout: Optional[float] = None, *, return_exceptions: bool, progress: Optional[bool] = None
+        self, timeout: Optional[Span] = None, *, return_exceptions: bool, progress: Optional[bool] = None
     ) -> list[Union[R, Exception]]: ...
     def __call__(
         self,
-        timeout: Optional[float] = None,
+        timeout: Optional[Span] = None,
         *,
         return_exceptions: Optional[bool] = None,
         progress: Optional[bool] = None,
@@ -282,18 +283,18 @@ class _Result(Generic[R]):
     @overload
     async def aio(
         self,
-        timeout: Optional[float] = None,
+        timeout: Optional[Span] = None,
         *,
         return_exceptions: Literal[False, None] = None,
         progress: Optional[bool] = None,
     ) -> list[R]: ...
     @overload
     async def aio(
-        self, timeout: Optional[float] = None, *, return_exceptions: bool, progress: Optional[bool] = None
+        self, timeout: Optional[Span] = None, *, return_exceptions: bool, progress: Optional[bool] = None
     ) -> list[Union[R, Exception]]: ...
     async def aio(
         self,
-        timeout: Optional[float] = None,
+        timeout: Optional[Span] = None,
         *,
         return_exceptions: Optional[bool] = None,
         progress: Optional[bool] = None,

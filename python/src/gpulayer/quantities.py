@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Union
+from typing import Optional, Union
 
 from .errors import ConfigurationError
 
@@ -66,6 +66,17 @@ def span_s(given: Span, what: str = "duration") -> float:
         millis += _atto(found.group(1)) * unit
         rest, above = rest[found.end() :], unit
     return _seconds(millis // _ATTO)
+
+
+def patience_s(given: Optional[Span]) -> Optional[float]:
+    """The `timeout` of waiting, in seconds; `None` = without end."""
+    if given is None:
+        return None
+    if not isinstance(given, (str, timedelta)) and (isinstance(given, bool) or not hasattr(given, "__float__")):
+        raise ConfigurationError(
+            f"timeout={given!r} is not a duration; write seconds as a number, or such as 90m, 1h30m, 250ms, or a timedelta"
+        )
+    return float(span_s(given, "timeout"))
 
 
 def _seconds(millis: int) -> float:
