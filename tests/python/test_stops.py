@@ -10,8 +10,7 @@ from typing import Any, Iterator
 import gpulayer as gl
 import pytest
 from conftest import SOURCES, until
-from laid_out import run, stopped
-from test_runner import others
+from laid_out import others, run, stopped
 
 
 def test_finally_runs_and_nothing_is_raised(tmp_path: Path) -> None:
