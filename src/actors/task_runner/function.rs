@@ -23,7 +23,7 @@ use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, statat, unlinkat};
 use rustix::io::Errno;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
 use super::Surroundings;
