@@ -296,6 +296,17 @@ def test_a_lost_module_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert raised is not None and "install gpulayer for" in raised["advice"], "it did not come along"
 
 
+def test_a_remote_function_that_travels_as_code_is_a_function_there_and_says_so(tmp_path: Path) -> None:
+    inner = gl.remote(lambda x: x)
+
+    def outer() -> Any:
+        return inner.run(-1)
+
+    raised = called(tmp_path, outer).raised
+    assert raised is not None and raised["message"] == "'function' object has no attribute 'run'"
+    assert "the plain function: call it, f(…), or put it into a module" in raised["advice"]
+
+
 def test_code_of_another_python_is_refused_and_what_is_imported_is_not(tmp_path: Path) -> None:
     args = [pickle.dumps((-3, "x")[0])]
     raised = run(tmp_path / "a", payload([3, 5, 0], cloudpickle.dumps(lambda x: x), args)).raised
