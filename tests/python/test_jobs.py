@@ -35,8 +35,11 @@ def test_a_command_runs_and_brings_back_its_log_its_files_and_its_end(client: gl
     assert [task.state for task in job.tasks()] == ["succeeded"]
     for said in (job.id, job.id[-6:], str(job).split()[0], "first", "@last"):
         assert client.attach(said) == job, said
+    with pytest.raises(gl.NotFoundError, match="no job is named 'nope', and no id ends like that"):
+        client.attach("nope")
     assert client.jobs(name="first") == [job]
     assert "succeeded" in job._repr_html_() and "d/x" in job._repr_html_()
+    assert client.submit(gl.command(["true"])).outputs._repr_html_() == "<p>no outputs</p>"
 
 
 def test_a_download_overwrites_nothing_unless_told(client: gl.Client, tmp_path: Path) -> None:

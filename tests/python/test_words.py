@@ -254,6 +254,7 @@ def test_a_line_of_shell_is_no_argv() -> None:
         ({"inputs": {"x": 5}}, 'inputs={"data": "local/file"}'),
         ({"retries": "x"}, "retries=2"),
         ({"retries": True}, "retries=2"),
+        ({"retries": -1}, "retries=-1 cannot be used: so many further attempts, 0 or more"),
         ({"retry_on": 5}, 'retry_on=["worker_lost"]'),
         ({"outputs": 5}, 'outputs=["model.pt"]'),
         ({"outputs": [5]}, 'outputs=["model.pt"]'),

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, cast, get_origin, overload
 
 from . import background, routes
-from .errors import ConfigurationError
+from .errors import ConfigurationError, NotFoundError, refusal
 from .function_job import FunctionJob
 from .job_handle import Job
 from .maps import Map
@@ -88,7 +88,13 @@ class Attach:
             if several:
                 known = ", ".join(map(str, several))
                 raise ConfigurationError(f"{given!r} may be any of {known}: give more of the id")
-        return client.job_of(await client.session.call(routes.JOB, {"job_id": text}))
+        try:
+            return client.job_of(await client.session.call(routes.JOB, {"job_id": text}))
+        except NotFoundError as refused:
+            if _ID.fullmatch(text):
+                raise
+            detail = "there is no job yet" if text == "@last" else f"no job is named {given!r}, and no id ends like that"
+            raise refusal({**refused.problem, "detail": detail}) from None
 
     def __repr__(self) -> str:
         return f"<attach of {'the default server' if self._client is None else self._client}>"

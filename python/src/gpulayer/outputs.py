@@ -63,6 +63,8 @@ class Outputs(Sequence[OutputFile]):
         return await bring(self._job, to, force=force, undeclared=False, progress=progress)
 
     def _repr_html_(self) -> str:
+        if not self._files:
+            return tables.said("its jobs have the outputs: download() brings them" if self._are_of_jobs() else "no outputs")
         rows = [(file.path, shown_size(file.size_bytes), file.link_target or "") for file in self._files]
         more = [(f"and {len(rows) - _SHOWN} more", "", "")] if len(rows) > _SHOWN else []
         return tables.listed(("output", "size", "link to"), rows[:_SHOWN] + more)

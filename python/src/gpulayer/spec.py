@@ -371,6 +371,8 @@ def _array(given: Any) -> Optional[dict[str, Any]]:
 def _retry(retries: Optional[int], retry_on: Optional[Sequence[str]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if retries is not None:
+        if operator.index(retries) < 0:
+            raise ConfigurationError(f"retries={retries} cannot be used: so many further attempts, 0 or more")
         found["max_attempts"] = operator.index(retries) + 1
     # Nothing to be tried again for is what there is without.
     if retry_on is not None and (retries or retry_on):
