@@ -54,6 +54,7 @@ def run(
     python: str = sys.executable,
     stop: bool = False,
     workspace: Optional[Path] = None,
+    env: Mapping[str, str] = {},
 ) -> Ran:
     """Lays out one task in an empty folder, its workspace beside it if no other is given, and runs it. `stop`: it is asked to stop when it
     has printed its first line."""
@@ -67,7 +68,7 @@ def run(
     (task / "call.json").write_text(json.dumps({"entrypoint": None, "index": None, "item": None, **call}))
     for name, contents in {**files, **{f"values/{name}": data for name, data in values.items()}}.items():
         (task / name).write_bytes(contents)
-    env = {"PATH": os.environ["PATH"], "GPULAYER_FUNCTION": str(task), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {"PATH": os.environ["PATH"], "GPULAYER_FUNCTION": str(task), "PYTHONDONTWRITEBYTECODE": "1", **env}
     env["GPULAYER_STOP_FILE"] = str(folder / "stop")
     env["GPULAYER_CHECKPOINT_DIR"] = str(folder / "checkpoint")
     (folder / "checkpoint").mkdir()

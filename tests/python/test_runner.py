@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,67 @@ def test_it_works_with_every_python_of_this_machine(tmp_path: Path, python: str)
         assert ran.value == 3
     else:
         assert ran.raised is not None and "code cannot go from" in ran.raised["advice"]
+
+
+@pytest.mark.parametrize("python", [sys.executable, *others()])
+def test_modules_of_the_project_take_the_place_of_none_that_the_runner_needs(tmp_path: Path, python: str) -> None:
+    names = ("asyncio", "ast", "binascii", "copyreg", "json", "linecache", "re", "token", "traceback", "types")
+    mine = """
+        import json
+        import token
+
+        class Wrong(ValueError):
+            def __init__(self, a, b):
+                super().__init__(f"{json.mine} {a} {b}")
+
+        def fails():
+            raise Wrong(1, token.mine)
+
+        def gives():
+            return json.mine
+
+        async def waits():
+            return token.mine
+
+        async def yields():
+            yield token.mine
+        """
+    entry = {"serializer": "json", "payload": "{}"}
+    ran = {}
+    for name in ("fails", "gives", "waits", "yields"):
+        workspace = tmp_path / name / "workspace"
+        workspace.mkdir(parents=True)
+        for each in names:
+            (workspace / f"{each}.py").write_text(f"mine = {each!r}\n")
+        (workspace / "mine.py").write_text(textwrap.dedent(mine))
+        ran[name] = run(tmp_path / name, {**entry, "entrypoint": f"mine:{name}"}, python=python)
+    raised = ran["fails"].raised
+    assert raised is not None and (raised["type"], raised["message"]) == ("Wrong", "json 1 token"), ran["fails"].err
+    assert 'raise Wrong(1, token.mine)' in raised["traceback"] and raised["pickle"]
+    assert [ran[name].returned for name in ("gives", "waits", "yields")] == [b'"json"', b'"token"', b"null"]
+
+
+def test_a_call_with_code_is_read_beside_modules_of_any_name(tmp_path: Path) -> None:
+    class Point:
+        x = 1
+
+    def move(point: Any) -> Any:
+        import copyreg
+        import types
+
+        return type(point), copyreg.__file__ == types.__file__
+
+    (tmp_path / "workspace").mkdir()
+    for name in ("copyreg", "types", "functools", "token", "logging", "uuid", "platform", "dis", "weakref"):
+        (tmp_path / "workspace" / f"{name}.py").write_text("raise ImportError('mine')\n")
+    assert called(tmp_path, move, Point()).value[1] is False
+
+
+def test_a_safe_path_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "mine.py").write_text("def add(x):\n    return x + 1\n")
+    entry = {"serializer": "json", "payload": json.dumps({"args": [1]}), "entrypoint": "mine:add"}
+    assert run(tmp_path, entry, env={"PYTHONSAFEPATH": "1"}).returned == b"2"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,31 @@ class CallError(Exception):
         self.advice = advice
 
 
+class PythonsOwn:
+    """While it lasts, what is imported is Python's own, whatever modules the project has by such names."""
+
+    def __enter__(self) -> None:
+        self._path = sys.path[:]
+        sys.path[:] = [each for each in self._path if not _is_projects(each)]
+        names = getattr(sys, "stdlib_module_names", sys.modules)
+        loaded = [each for each in sys.modules.items() if each[0].partition(".")[0] in names]
+        self._kept = {name: module for name, module in loaded if _is_projects(getattr(module, "__file__", None))}
+        for name in self._kept:
+            del sys.modules[name]
+
+    def __exit__(self, *_: object) -> None:
+        sys.path[:] = self._path
+        sys.modules.update(self._kept)
+
+
+def _is_projects(path: "Any") -> bool:
+    # Python itself may have been sent along.
+    return isinstance(path, str) and f"{path}{os.sep}".startswith(f"{WORKSPACE}{os.sep}") and not path.startswith(_PYTHON)
+
+
+_PYTHON = os.path.dirname(os.__file__)
+
+
 class Work:
     """One task: a function and its calls."""
 
@@ -138,7 +163,8 @@ class Work:
         try:
             value = self.function(*args, **kwargs)
             if type(value).__name__ == "coroutine":
-                import asyncio
+                with PythonsOwn():
+                    import asyncio
 
                 value = asyncio.run(value)
             elif self.yields and type(value).__name__ in ("generator", "async_generator"):
@@ -175,7 +201,8 @@ class Work:
     def _bytes(self, inline: "Optional[str]", name: str) -> bytes:
         if inline is None:
             return self._file(name)
-        from binascii import a2b_base64
+        with PythonsOwn():
+            from binascii import a2b_base64
 
         return a2b_base64(inline)
 
@@ -224,7 +251,8 @@ def read_json(text: str) -> "Any":
 
         return make_scanner(_Scan)(text.strip(), 0)[0]  # type: ignore[arg-type]
     except (ImportError, StopIteration):
-        import json
+        with PythonsOwn():
+            import json
 
         return json.loads(text)
 
@@ -237,7 +265,9 @@ class _Scan:
 
 
 def _builtins(data: bytes) -> "Any":
-    from _pickle import loads
+    # It brings `copyreg` and others along.
+    with PythonsOwn():
+        from _pickle import loads
 
     return loads(data)
 
@@ -367,7 +397,8 @@ def _unpickler() -> "Any":
                         self._work.is_foreign = True
                         raise CallError("code made by another version of Python")
                     return type(main.__code__)
-                import types
+                with PythonsOwn():
+                    import types
 
                 return getattr(types, name)
 
@@ -381,12 +412,14 @@ _Unpickler: "Any" = None
 def _cloudpickle() -> "Any":
     """The one that was sent along, if it was: what wrote the call reads it, and the one installed here may be older."""
     library = os.path.join(WORKSPACE, LIBRARY)
-    if "cloudpickle" not in sys.modules and os.path.isdir(library):
-        sys.path.insert(0, library)
-        try:
-            import cloudpickle
-        finally:
-            sys.path.remove(library)
+    if "cloudpickle" not in sys.modules:
+        with PythonsOwn():
+            sys.path.insert(0, library)
+            try:
+                import cloudpickle
+            except ImportError:
+                # The project may have it.
+                pass
     import cloudpickle
 
     return cloudpickle
@@ -463,7 +496,8 @@ def _write(work: Work, path: str) -> None:
         value = work.call(work.calls[0])
         with kept.at_end() as file:
             if work.is_json:
-                import json
+                with PythonsOwn():
+                    import json
 
                 file.write(json.dumps(value, allow_nan=False).encode("ascii"))
             else:
@@ -544,7 +578,8 @@ def main(folder: str) -> int:
             return _stopped()
         try:
             told = tell(work, fault)
-            import json
+            with PythonsOwn():
+                import json
 
             part = os.path.join(folder, "raised.part")
             with open(part, "w", encoding="ascii") as out:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from . import CallError, LARGEST_EXCEPTION_BYTES, LARGEST_TEXT, Work, dump, is_python
+from . import CallError, LARGEST_EXCEPTION_BYTES, LARGEST_TEXT, PythonsOwn, Work, dump, is_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,9 @@ _HERE = os.path.dirname(__file__)
 
 def told(work: Work, fault: BaseException) -> "dict[str, Any]":
     """What the client is told of an exception; on standard error as Python would say it."""
-    import traceback
-    from binascii import b2a_base64
+    with PythonsOwn():
+        import traceback
+        from binascii import b2a_base64
 
     place = fault.__traceback__
     while place is not None and os.path.dirname(place.tb_frame.f_code.co_filename) == _HERE:
@@ -26,7 +27,9 @@ def told(work: Work, fault: BaseException) -> "dict[str, Any]":
         there, here = _version(work.sender), _version(sys.version_info[:2])
         fault = CallError(f"the function was sent as code of Python {there}, and this worker runs Python {here}")
     try:
-        text = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))
+        # It imports more when it needs it.
+        with PythonsOwn():
+            text = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))
     except BaseException:
         text = f"{type(fault).__name__} (which cannot be shown)\n"
     if isinstance(fault, CallError):
@@ -176,7 +179,8 @@ def _reduce_raised(given: "Any") -> "Any":
         or base.__basicsize__ != BaseException.__basicsize__
     ):
         return NotImplemented
-    import copyreg
+    with PythonsOwn():
+        import copyreg
 
     new: "Any" = copyreg.__newobj__  # type: ignore[attr-defined]
     return new, (kind, *given.args), given.__dict__ or None

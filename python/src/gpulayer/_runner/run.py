@@ -4,6 +4,9 @@ import os
 import sys
 
 if __name__ == "__main__":
+    if getattr(sys.flags, "safe_path", False):
+        # `PYTHONSAFEPATH` is about the user's modules.
+        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from _gpulayer_runner import begin  # type: ignore[import-not-found]
 
     sys.exit(begin())

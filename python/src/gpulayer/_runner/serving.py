@@ -4,7 +4,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
-from . import CALLS, flush, main, read_json
+from . import CALLS, PythonsOwn, flush, main, read_json
 from .stops import heed_no_stops, may_stay
 
 TYPE_CHECKING = False
@@ -67,7 +67,8 @@ def _dies_with_parent() -> bool:
     parent = os.getppid()
     try:
         if _c is None:
-            from ctypes import CDLL
+            with PythonsOwn():
+                from ctypes import CDLL
 
             _c = CDLL(None)
         # PR_SET_PDEATHSIG, SIGKILL. Each time: a change of the user forgets it.

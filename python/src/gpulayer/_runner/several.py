@@ -2,7 +2,7 @@
 
 import os
 
-from . import Kept, Work, dump, tell
+from . import Kept, PythonsOwn, Work, dump, tell
 from .stops import call_begins, ends_task
 
 TYPE_CHECKING = False
@@ -49,7 +49,8 @@ def _outcome(work: Work, call: "Any") -> "tuple[bytes, Any]":
     except BaseException as fault:
         if ends_task(fault):
             raise
-        import json
+        with PythonsOwn():
+            import json
 
         return _RAISED, json.dumps(tell(work, fault)).encode("ascii")
 

@@ -2,7 +2,7 @@
 
 import os
 
-from . import LARGEST_IN_LINE_BYTES, Kept, Work, dump
+from . import LARGEST_IN_LINE_BYTES, Kept, PythonsOwn, Work, dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def generated(work: Work, generator: "Any") -> "Any":
 def _run(generator: "Any", take: "Any") -> "Any":
     if type(generator).__name__ == "generator":
         return _run_through(generator, take)
-    import asyncio
+    with PythonsOwn():
+        import asyncio
 
     return asyncio.run(_run_through_async(generator, take))
 
@@ -61,6 +62,12 @@ class Yielding:
         # At once: whoever looks for values finds that there are some.
         self._file = Kept(self._path, os.O_EXCL)
         self._part: "Optional[Kept]" = None
+        self._json: "Any" = None
+        if work.is_json:
+            with PythonsOwn():
+                import json
+
+            self._json = json
 
     def take(self, value: "Any") -> None:
         """The next one; it is the worker's when this returns."""
@@ -73,10 +80,8 @@ class Yielding:
         with self._part.at_end() as part:
             part.seek(0)
             part.truncate()
-            if work.is_json:
-                import json
-
-                part.write(json.dumps(value, allow_nan=False).encode("ascii"))
+            if self._json is not None:
+                part.write(self._json.dumps(value, allow_nan=False).encode("ascii"))
             else:
                 dump(value, part)
             length = part.tell()
