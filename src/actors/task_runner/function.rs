@@ -329,7 +329,7 @@ mod tests {
         installed.unwrap();
         let run = runner(worker.path());
         for path in [run.as_path(), run.parent().unwrap(), &run.with_file_name(PACKAGE), &others] {
-            let mode = fs::metadata(path).unwrap().mode();
+            let mode = fs::metadata(path).unwrap().permissions().mode();
             assert_eq!(mode & 0o044, 0o044, "{}: {mode:o}", path.display());
         }
         remove_other_runners(worker.path()).unwrap();
