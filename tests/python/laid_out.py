@@ -56,8 +56,8 @@ def run(
     workspace: Optional[Path] = None,
     env: Mapping[str, str] = {},
 ) -> Ran:
-    """Lays out one task in an empty folder, its workspace beside it if no other is given, and runs it. `stop`: it is asked to stop when it
-    has printed its first line."""
+    """Lays out one task in an empty folder, its workspace beside it if no other is given, and runs it. `stop`: it is
+    asked to stop when it has printed its first line."""
     task, workspace = folder / "function", workspace or folder / "workspace"
     (task / "values").mkdir(parents=True)
     workspace.mkdir(exist_ok=True)

@@ -143,8 +143,8 @@ def _read(arguments: Iterable[Iterable[Any]], chunksize: Optional[int]) -> list[
             raise _too_many(f"there are more than {most:,} arguments, or no end of them", chunksize)
         if isinstance(each, Mapping):
             raise TypeError(
-                f"starmap takes tuples of arguments, and call {len(rows) + 1} has a value of type {type(each).__name__}, whose names would "
-                "be lost: give (1, 2), and what all calls get by name as kwargs={…}; map gives each call the whole of it"
+                f"starmap takes tuples of arguments, and call {len(rows) + 1} has a value of type {type(each).__name__}, "
+                "whose names would be lost: give (1, 2), and what all calls get by name as kwargs={…}; map gives each call the whole of it"
             )
         if not isinstance(each, Iterable):
             raise TypeError(
