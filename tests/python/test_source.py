@@ -67,6 +67,9 @@ def test_nothing_goes_along_without_a_module_of_the_project(project: Path, monke
     here = found()
     assert here is not None and here.root == project and here.paths == (".",)
     assert found("none") is None
+    (project / "mine.py").unlink()
+    there = found()
+    assert there is not None and there.root == project and not there.seen, "its file is gone, and it is loaded"
 
 
 def test_the_program_is_none_of_its_modules_under_any_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,14 +41,14 @@ def found(given: str = "auto", called: Optional[str] = None) -> Optional[Source]
         root = Path(given).resolve()
         if not root.is_dir():
             raise ConfigurationError(f"source={given!r} is no folder; give one, `auto`, `none` or a bundle's address")
-        return _with_others(_source(root, own), own, called)
+        return _with_others(_source(root, _modules(root, own)), own, called)
     file = dict(own).get(called or "")
     first: Optional[Source] = None
     # Most calls are of programs in one file, and need no look at any folder.
     for start in _starts() if own else ():
         if start.is_file():
             inside = _modules(start, own)
-            if inside:
+            if inside and (file is None or (called, file) in inside):
                 root = _unpacked(start)
                 there = [(name, str(root / Path(real).relative_to(start))) for name, real in inside]
                 return Source(root, _paths(root, there), tuple(_seen(there)))
@@ -56,16 +56,17 @@ def found(given: str = "auto", called: Optional[str] = None) -> Optional[Source]
         marked = root_above(start, _home())
         if marked is None and not _allowed(start, _home()):
             continue
-        project = _source(marked or start, own)
+        modules = _modules(marked or start, own)
+        project = _source(marked or start, modules)
         # An unmarked folder is meant only when modules lie in it, and not somewhere below.
-        if not project.seen or (marked is None and "." not in project.paths):
+        if not modules or (marked is None and "." not in project.paths):
             continue
         # Another copy of a project may lie in it, such as a worktree: the module is of that one.
-        if called is None or file is None or (_modules(project.root, [(called, file)]) and {*_files(project, called)} <= {file}):
+        if called is None or file is None or ((called, file) in modules and {*_files(project, called)} <= {file}):
             return _with_others(project, own, called)
         first = first or project
     nearest = root_above(Path(file).parent, _home()) if file is not None else None
-    chosen = first if nearest is None else _source(nearest, own)
+    chosen = first if nearest is None else _source(nearest, _modules(nearest, own))
     return None if chosen is None else _with_others(chosen, own, called)
 
 
@@ -169,14 +170,15 @@ def _remove(folder: Path, of: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _source(root: Path, own: list[tuple[str, str]]) -> Source:
-    modules = _modules(root, own)
+def _source(root: Path, modules: list[tuple[str, str]]) -> Source:
     return Source(root, _paths(root, modules), tuple(_seen(modules)))
 
 
 def _with_others(project: Source, own: list[tuple[str, str]], called: Optional[str]) -> Source:
-    inside = {name for name, _ in _modules(project.root, own) if name != called}
-    apart = [(name, file, name.partition(".")[0]) for name, file in own if name not in inside]
+    inside = os.path.join(project.root, "")
+    apart = [
+        (name, file, name.partition(".")[0]) for name, file in own if name == called or not file.startswith(inside)
+    ]
     installed = getattr(sys.modules.get(called or ""), "__file__", None)
     if called is not None and isinstance(installed, str) and called not in dict(own):
         apart.append((called, os.path.realpath(installed), called.partition(".")[0]))
