@@ -300,3 +300,30 @@ fn placement_counts_in_integers() {
         assert_eq!(floats, [false, false], "{}", file.display());
     }
 }
+
+/// A reservation that is dropped lets those that waited look again, behind others that were placed meanwhile. What would have
+/// to give way to them then was never placed.
+#[test]
+fn what_gives_way_in_the_pass_that_placed_it_waits_on() {
+    let submit = |priority, cores, gpus, nodes, runs| {
+        Step::Submit(Wish { project: "vision", priority, cores, gpus, nodes, runs, limit: None, source: 0 })
+    };
+    let yields = ProjectPolicy { share: 1, preemptible: true, ..ProjectPolicy::default() };
+    let projects = BTreeMap::from([("vision".to_owned(), yields)]);
+    let mut world = World::with(Policy { projects, reservations: 1, ..Policy::default() }, &MACHINES);
+    let steps = [
+        submit(0, 1, 1, 1, 1),
+        submit(0, 4, 0, 1, 2),
+        submit(0, 1, 1, 1, 3),
+        Step::End,
+        submit(-1, 2, 2, 3, 1),
+        submit(-1, 2, 0, 2, 3),
+        submit(0, 3, 0, 3, 1),
+        Step::End,
+        Step::Refuse { gone: false },
+        Step::End,
+    ];
+    steps.iter().for_each(|step| drop(world.step(step)));
+    world.run_out();
+    assert_eq!(world.started.len(), 6, "each has its turn");
+}

@@ -272,6 +272,8 @@ impl World {
         }
         for preemption in &pass.preemptions {
             let victim = preemption.place.job_id.as_u128();
+            let is_new = pass.placements.iter().any(|placed| placed.place() == preemption.place);
+            assert!(!is_new, "nothing is placed and told to go in one pass");
             assert!(self.running.contains_key(&victim), "only what runs is told to go");
             assert!(self.policy.is_preemptible(self.wishes[&victim].project), "and only what yields");
             self.preempted.push(victim);

@@ -128,16 +128,18 @@ impl Placer {
         let mut pass = Pass::default();
         loop {
             let dropped = self.reservations.dropped();
-            self.round(now, limit, &mut pass);
-            // What was reserved for a job that was placed, maybe elsewhere, is open to those that came before it.
-            if pass.exhausted || self.reservations.dropped() == dropped {
+            let took_back = self.round(now, limit, &mut pass);
+            // What was reserved for a job that was placed, maybe elsewhere, is open to those that came before it; and what
+            // was taken back may be all that somebody lacked.
+            if pass.exhausted || (self.reservations.dropped() == dropped && !took_back) {
                 return pass;
             }
         }
     }
 
-    /// Every lane once, in the order of service.
-    fn round(&mut self, now: Timestamp, limit: Limit, pass: &mut Pass) {
+    /// Every lane once, in the order of service; whether a placement of this pass was taken back.
+    fn round(&mut self, now: Timestamp, limit: Limit, pass: &mut Pass) -> bool {
+        let mut took_back = false;
         if limit.strict {
             pass.checks = pass.checks.saturating_add(for_touching(self.queue.lanes()));
         }
@@ -165,7 +167,7 @@ impl Placer {
                 passed_over.waiting.push_back((turn, lane));
                 if blocked.turn != turn {
                     self.queue.block(lane, Blocked { growth, turn });
-                    self.preempt(turn, &lane_key, pass);
+                    took_back |= self.preempt(turn, &lane_key, pass);
                 }
                 continue;
             }
@@ -180,7 +182,7 @@ impl Placer {
             let Some(seats) = self.seats(turn, &lane_key, since, now, &mut lists, &mut pass.checks) else {
                 self.queue.block(lane, Blocked { growth, turn });
                 passed_over.waiting.push_back((turn, lane));
-                self.preempt(turn, &lane_key, pass);
+                took_back |= self.preempt(turn, &lane_key, pass);
                 continue;
             };
             // It goes before others: what those will need is reserved first.
@@ -199,6 +201,7 @@ impl Placer {
                 heads.push(Reverse(next));
             }
         }
+        took_back
     }
 
     fn key(&self, turn: Turn, lane: u32) -> Option<Key> {
@@ -341,19 +344,28 @@ impl Placer {
         Reserving::Needless
     }
 
-    fn preempt(&mut self, turn: Turn, lane: &LaneKey, pass: &mut Pass) {
+    /// Makes room for a job, if tasks yield to it; whether one of them was only placed in this pass. That one is not told to
+    /// go: it waits on, as if it had not been placed.
+    fn preempt(&mut self, turn: Turn, lane: &LaneKey, pass: &mut Pass) -> bool {
         let job_id = turn.job_id();
         if self.reservations.of(job_id).is_some() || !self.somebody_yields_to(turn.priority.0) {
-            return;
+            return false;
         }
         let wants = Wants::of(&lane.shape, &self.pool);
         let found = preemption::find(&wants, lane.shape.nodes(), turn.priority.0, self, &mut pass.checks);
         if let Some((reservation, victims)) = found {
             self.reservations.make(job_id, reservation);
+            let mut took_back = false;
             for place in victims {
-                self.leaving.insert(place);
-                pass.preemptions.push(Preemption { place, by: job_id });
+                if let Some(at) = pass.placements.iter().position(|placed| placed.place() == place) {
+                    took_back |= self.take_back(pass.placements.remove(at)).is_ok();
+                } else {
+                    self.leaving.insert(place);
+                    pass.preemptions.push(Preemption { place, by: job_id });
+                }
             }
+            return took_back;
         }
+        false
     }
 }

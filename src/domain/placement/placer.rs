@@ -189,14 +189,21 @@ impl Placer {
 
     fn refused(&mut self, job_id: JobId, gone: bool) -> Result<(), NotHeld> {
         let Some(placed) = self.proposed.remove(&job_id) else { return Ok(()) };
-        let place = placed.place();
-        for seat in &placed.seats {
-            self.release(seat.worker_id, place)?;
+        if gone || self.queue.contains(job_id) {
+            return self.free(&placed);
         }
-        if !gone && !self.queue.contains(job_id) {
-            self.queue.insert(placed.job);
-        }
+        self.take_back(placed)
+    }
+
+    /// As if it had not been placed: it waits on, where it was in the queue.
+    pub(super) fn take_back(&mut self, placed: Placed) -> Result<(), NotHeld> {
+        self.free(&placed)?;
+        self.queue.insert(placed.job);
         Ok(())
+    }
+
+    fn free(&mut self, placed: &Placed) -> Result<(), NotHeld> {
+        placed.seats.iter().try_for_each(|seat| self.release(seat.worker_id, placed.place()))
     }
 
     fn release(&mut self, worker_id: WorkerId, place: Place) -> Result<(), NotHeld> {
