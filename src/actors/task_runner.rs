@@ -329,26 +329,29 @@ impl Handler<Reported> for TaskRunner {
     type Result = ();
 
     fn handle(&mut self, message: Reported, ctx: &mut Self::Context) {
-        if matches!(message.outcome, Err(Unjudged::TooLarge)) {
-            for items in self.outbox.parted(message.items) {
-                self.send(items, None, ctx.address());
-            }
-            return self.flush_soon(ctx);
-        }
-        self.outbox.answered(message.items.iter().map(|item| item.task_id));
-        for (task_id, event) in message.events() {
-            self.on(task_id, event, ctx);
-        }
-        match message.outcome {
+        let Reported { items, outcome } = message;
+        let tasks = items.iter().map(|item| item.task_id);
+        match outcome {
             Ok(answer) => {
+                self.outbox.answered(tasks);
+                for (task_id, event) in reporting::events(&items, &answer.results) {
+                    self.on(task_id, event, ctx);
+                }
                 for assignment in answer.assignments {
                     self.accept(assignment, ctx);
                 }
                 self.obey(answer.orders, ctx);
             }
-            // Whoever hears this ends the worker; nobody may hear it any more when it is ending already.
-            Err(Unjudged::SessionOver(end)) => drop(self.around.options.session_over.send(end)),
-            Err(Unjudged::TooLarge) => {}
+            Err(Unjudged::SessionOver(end)) => {
+                self.outbox.answered(tasks);
+                // Whoever hears this ends the worker; nobody may hear it any more when it is ending already.
+                let _ = self.around.options.session_over.send(end);
+            }
+            Err(Unjudged::TooLarge) => {
+                for items in self.outbox.parted(items) {
+                    self.send(items, None, ctx.address());
+                }
+            }
         }
         self.flush_soon(ctx);
     }

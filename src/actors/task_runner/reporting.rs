@@ -34,15 +34,10 @@ pub(super) enum Unjudged {
     TooLarge,
 }
 
-impl Reported {
-    /// What the answer means for each task.
-    pub(super) fn events(&self) -> Vec<(TaskId, Event)> {
-        let Ok(answer) = &self.outcome else {
-            return Vec::new();
-        };
-        let judged = self.items.iter().zip(&answer.results);
-        judged.filter_map(|(item, result)| Some((item.task_id, event(&item.report, *result)?))).collect()
-    }
+/// What the results mean for each task.
+pub(super) fn events(items: &[ReportItem], results: &[ReportResult]) -> Vec<(TaskId, Event)> {
+    let judged = items.iter().zip(results);
+    judged.filter_map(|(item, result)| Some((item.task_id, event(&item.report, *result)?))).collect()
 }
 
 fn event(report: &Report, result: ReportResult) -> Option<Event> {
@@ -69,44 +64,103 @@ pub(super) async fn report(
     items: Vec<ReportItem>,
     acquire: Option<AcquireRequest>,
 ) -> Reported {
-    let mut pause = Pause::new();
-    let mut warned = false;
+    let outcome = match items.as_slice() {
+        [item] => report_one(&*channel, item, acquire).await.map_err(Unjudged::SessionOver),
+        _ => report_several(&*channel, &items, acquire).await,
+    };
+    Reported { items, outcome }
+}
+
+/// The same of a single one. What is too large for something on the way waits until it can pass: an end without its files
+/// would lose them. What is refused will never be taken.
+pub(super) async fn report_one(
+    channel: &dyn WorkerChannel,
+    item: &ReportItem,
+    acquire: Option<AcquireRequest>,
+) -> Result<ReportAnswer, SessionEnd> {
+    let (mut pause, mut warned) = (Pause::new(), false);
     loop {
-        let request = ReportRequest { items: items.clone(), acquire: acquire.clone() };
-        match channel.report(request).await {
-            Ok(answer) if answer.results.len() == items.len() => {
-                return Reported { items, outcome: Ok(answer) };
+        match try_once(channel, std::slice::from_ref(item), acquire.as_ref()).await {
+            Tried::Judged(answer) => return Ok(answer),
+            Tried::SessionOver(end) => return Err(end),
+            Tried::Refused(problem) => {
+                tracing::error!(task_id = %item.task_id, code = problem.code.word(), detail = problem.detail, "a report was refused");
+                let results = vec![ReportResult::Refused { code: ErrorCode::InvalidRequest }];
+                return Ok(ReportAnswer { results, ..ReportAnswer::default() });
             }
-            Ok(answer) => {
-                tracing::error!(
-                    sent = items.len(),
-                    judged = answer.results.len(),
-                    "not every report was judged"
-                );
-            }
-            Err(ChannelError::SessionOver(end)) => {
-                return Reported { items, outcome: Err(Unjudged::SessionOver(end)) };
-            }
-            Err(ChannelError::TooLarge { .. }) => match items.as_slice() {
-                [item] if !std::mem::replace(&mut warned, true) => warn_of_size(item),
-                [_] => {}
-                [first, rest @ ..] if rest.iter().all(|item| item.task_id == first.task_id) => {
-                    return one_by_one(channel, items).await;
-                }
-                _ => return Reported { items, outcome: Err(Unjudged::TooLarge) },
-            },
-            Err(ChannelError::Refused(problem)) if !problem.retryable => {
-                return refused(channel, items, *problem).await;
-            }
-            Err(error) => {
-                tracing::debug!(error = &error as &dyn std::error::Error, "a report brought no answer")
-            }
+            Tried::TooLarge if !std::mem::replace(&mut warned, true) => warn_of_size(item),
+            Tried::TooLarge | Tried::Unheard => {}
         }
         pause.wait().await;
     }
 }
 
-/// What cannot pass waits until it can: an end without its files would lose them.
+async fn report_several(
+    channel: &dyn WorkerChannel,
+    items: &[ReportItem],
+    acquire: Option<AcquireRequest>,
+) -> Result<ReportAnswer, Unjudged> {
+    let mut pause = Pause::new();
+    loop {
+        match try_once(channel, items, acquire.as_ref()).await {
+            Tried::Judged(answer) => return Ok(answer),
+            Tried::SessionOver(end) => return Err(Unjudged::SessionOver(end)),
+            // Single items would have been judged: some item cannot be read there, and the others do not suffer.
+            Tried::Refused(_) => return one_by_one(channel, items).await,
+            Tried::TooLarge if items.iter().all(|item| item.task_id == items[0].task_id) => {
+                return one_by_one(channel, items).await;
+            }
+            Tried::TooLarge => return Err(Unjudged::TooLarge),
+            Tried::Unheard => {}
+        }
+        pause.wait().await;
+    }
+}
+
+async fn one_by_one(channel: &dyn WorkerChannel, items: &[ReportItem]) -> Result<ReportAnswer, Unjudged> {
+    let mut together = ReportAnswer::default();
+    for item in items {
+        let answer = report_one(channel, item, None).await.map_err(Unjudged::SessionOver)?;
+        together.results.extend(answer.results);
+        together.orders.stops.extend(answer.orders.stops);
+        together.orders.cancel_task_ids.extend(answer.orders.cancel_task_ids);
+        together.orders.kill_task_ids.extend(answer.orders.kill_task_ids);
+        together.orders.revoked |= answer.orders.revoked;
+    }
+    Ok(together)
+}
+
+/// What came of one call.
+enum Tried {
+    Judged(ReportAnswer),
+    SessionOver(SessionEnd),
+    Refused(Box<Problem>),
+    TooLarge,
+    /// Nothing that says anything of the items.
+    Unheard,
+}
+
+async fn try_once(
+    channel: &dyn WorkerChannel,
+    items: &[ReportItem],
+    acquire: Option<&AcquireRequest>,
+) -> Tried {
+    match channel.report(ReportRequest { items: items.to_vec(), acquire: acquire.cloned() }).await {
+        Ok(answer) if answer.results.len() == items.len() => Tried::Judged(answer),
+        Ok(answer) => {
+            tracing::error!(sent = items.len(), judged = answer.results.len(), "not every report was judged");
+            Tried::Unheard
+        }
+        Err(ChannelError::SessionOver(end)) => Tried::SessionOver(end),
+        Err(ChannelError::TooLarge { .. }) => Tried::TooLarge,
+        Err(ChannelError::Refused(problem)) if !problem.retryable => Tried::Refused(problem),
+        Err(error) => {
+            tracing::debug!(error = &error as &dyn std::error::Error, "a report brought no answer");
+            Tried::Unheard
+        }
+    }
+}
+
 fn warn_of_size(item: &ReportItem) {
     let size_bytes = serde_json::to_vec(item).map_or(0, |text| text.len());
     tracing::error!(
@@ -115,33 +169,4 @@ fn warn_of_size(item: &ReportItem) {
         "something between here and the server takes no report of this size, such as an end with many outputs: raise its limit \
          (in nginx `client_max_body_size 0`); until then this one is tried again every few seconds"
     );
-}
-
-/// A whole batch was refused, though single items would have been judged: some item cannot be read there. Each
-/// goes alone, so that the others do not suffer; what is refused alone will never be taken.
-async fn refused(channel: Arc<dyn WorkerChannel>, items: Vec<ReportItem>, problem: Problem) -> Reported {
-    if let [item] = items.as_slice() {
-        tracing::error!(task_id = %item.task_id, code = problem.code.word(), detail = problem.detail, "a report was refused");
-        let results = vec![ReportResult::Refused { code: ErrorCode::InvalidRequest }];
-        return Reported { items, outcome: Ok(ReportAnswer { results, ..ReportAnswer::default() }) };
-    }
-    one_by_one(channel, items).await
-}
-
-async fn one_by_one(channel: Arc<dyn WorkerChannel>, items: Vec<ReportItem>) -> Reported {
-    let mut together = ReportAnswer::default();
-    for item in &items {
-        let alone = Box::pin(report(Arc::clone(&channel), vec![item.clone()], None)).await;
-        match alone.outcome {
-            Ok(answer) => {
-                together.results.extend(answer.results);
-                together.orders.stops.extend(answer.orders.stops);
-                together.orders.cancel_task_ids.extend(answer.orders.cancel_task_ids);
-                together.orders.kill_task_ids.extend(answer.orders.kill_task_ids);
-                together.orders.revoked |= answer.orders.revoked;
-            }
-            Err(unjudged) => return Reported { items, outcome: Err(unjudged) },
-        }
-    }
-    Reported { items, outcome: Ok(together) }
 }

@@ -25,7 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::Surroundings;
 use super::collecting::{RoomPatience, publish, readable_by_task};
 use super::folder::{FUNCTION, TaskFolder, relative};
-use super::reporting::{self, Unjudged};
+use super::reporting::report_one;
 use crate::artifacts::{open_beneath, open_folder_beneath};
 use crate::contract::error_code::ErrorCode;
 use crate::contract::function::MOST_INLINE_BYTES;
@@ -154,7 +154,7 @@ impl Yields {
         let item = ReportItem { task_id: self.task_id, epoch: self.epoch, report };
         let channel = Arc::clone(&around.options.channel);
         // What its answer orders comes with the next heartbeat too.
-        match reporting::report(channel, vec![item], None).await.outcome {
+        match report_one(&*channel, &item, None).await {
             Ok(answer) => match answer.results.first() {
                 Some(ReportResult::Ok { .. }) => Ok(()),
                 Some(ReportResult::Refused { code: ErrorCode::StaleEpoch | ErrorCode::TaskEnded }) | None => {
@@ -164,11 +164,10 @@ impl Yields {
                     Err(Unbrought::Failed(format!("the server refused them: {}", code.word())))
                 }
             },
-            Err(Unjudged::SessionOver(end)) => {
+            Err(end) => {
                 let _ = around.options.session_over.send(end);
                 Err(Unbrought::Refused)
             }
-            Err(Unjudged::TooLarge) => Err(Unbrought::Refused),
         }
     }
 }
