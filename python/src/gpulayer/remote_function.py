@@ -14,7 +14,7 @@ from .both import both, finished, method_of, named, signature_of
 
 if TYPE_CHECKING:
     import inspect
-    from typing import AsyncIterator, Coroutine, Iterator, Literal, TypedDict
+    from typing import AsyncIterator, Coroutine, Literal, TypedDict
 
     from typing_extensions import Concatenate, ParamSpec, Self, Unpack
 
