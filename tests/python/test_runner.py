@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import types
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -293,8 +294,14 @@ def test_a_lost_module_is_named_with_what_to_do(tmp_path: Path) -> None:
         assert raised is not None and raised["type"] == "ModuleNotFoundError"
         assert "lost is not there for" in raised["advice"] and "requirements" in raised["advice"]
         assert "source" in raised["advice"]
-    raised = run(tmp_path / "c", {**call, "entrypoint": "gpulayer:f"}).raised
-    assert raised is not None and "install gpulayer for" in raised["advice"], "it did not come along"
+
+
+def test_the_package_that_did_not_come_along_is_named_with_what_to_do(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare")
+    call = {"serializer": "json", "payload": "{}", "entrypoint": "gpulayer:f"}
+    raised = run(tmp_path / "task", call, python=str(tmp_path / "bare/bin/python")).raised
+    assert raised is not None and raised["type"] == "ModuleNotFoundError"
+    assert raised["advice"].startswith(f"install gpulayer for {tmp_path / 'bare/bin/python'} on this worker")
 
 
 def test_a_remote_function_that_travels_as_code_is_a_function_there_and_says_so(tmp_path: Path) -> None:
