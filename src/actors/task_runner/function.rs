@@ -49,13 +49,19 @@ const RUNNER_FOLDER: &str = "runner";
 const RUN: &str = "run.py";
 /// Its package.
 const PACKAGE: &str = "_gpulayer_runner";
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 13] = [
     (RUN, include_str!("../../../python/src/gpulayer/_runner/run.py")),
     ("_gpulayer_runner/__init__.py", include_str!("../../../python/src/gpulayer/_runner/__init__.py")),
     ("_gpulayer_runner/faults.py", include_str!("../../../python/src/gpulayer/_runner/faults.py")),
+    ("_gpulayer_runner/leaving.py", include_str!("../../../python/src/gpulayer/_runner/leaving.py")),
+    ("_gpulayer_runner/main.py", include_str!("../../../python/src/gpulayer/_runner/main.py")),
+    ("_gpulayer_runner/modules.py", include_str!("../../../python/src/gpulayer/_runner/modules.py")),
+    ("_gpulayer_runner/process.py", include_str!("../../../python/src/gpulayer/_runner/process.py")),
+    ("_gpulayer_runner/reading.py", include_str!("../../../python/src/gpulayer/_runner/reading.py")),
     ("_gpulayer_runner/serving.py", include_str!("../../../python/src/gpulayer/_runner/serving.py")),
     ("_gpulayer_runner/several.py", include_str!("../../../python/src/gpulayer/_runner/several.py")),
     ("_gpulayer_runner/stops.py", include_str!("../../../python/src/gpulayer/_runner/stops.py")),
+    ("_gpulayer_runner/work.py", include_str!("../../../python/src/gpulayer/_runner/work.py")),
     ("_gpulayer_runner/yielding.py", include_str!("../../../python/src/gpulayer/_runner/yielding.py")),
 ];
 /// The folder of this build's runner: the first digits of the SHA-256 of its files.

@@ -3,12 +3,19 @@
 import os
 import sys
 
-from . import CallError, LARGEST_EXCEPTION_BYTES, LARGEST_TEXT, PythonsOwn, Work, dump, is_python
+from . import CallError
+from .leaving import dump, is_python
+from .modules import PythonsOwn
+from .work import Work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
+#: Pickles of exceptions above it stay here; the client tells of them by type, message and traceback.
+LARGEST_EXCEPTION_BYTES = 1 << 20
+#: Of longer texts only the beginning and the end are told, in characters.
+LARGEST_TEXT = 1 << 20
 _HERE = os.path.dirname(__file__)
 
 

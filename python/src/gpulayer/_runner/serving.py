@@ -4,7 +4,10 @@ import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
-from . import CALLS, PythonsOwn, flush, main, read_json
+from .main import main
+from .modules import PythonsOwn
+from .process import CALLS, flush
+from .reading import read_json
 from .stops import heed_no_stops, may_stay
 
 TYPE_CHECKING = False

@@ -2,8 +2,10 @@
 
 import os
 
-from . import Kept, PythonsOwn, Work, dump, tell
+from .leaving import Kept, dump
+from .modules import PythonsOwn
 from .stops import call_begins, ends_task
+from .work import Work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,10 +51,12 @@ def _outcome(work: Work, call: "Any") -> "tuple[bytes, Any]":
     except BaseException as fault:
         if ends_task(fault):
             raise
+        from .faults import told
+
         with PythonsOwn():
             import json
 
-        return _RAISED, json.dumps(tell(work, fault)).encode("ascii")
+        return _RAISED, json.dumps(told(work, fault)).encode("ascii")
 
 
 class _Checkpoints:

@@ -2,11 +2,16 @@
 
 import os
 
-from . import LARGEST_IN_LINE_BYTES, Kept, PythonsOwn, Work, dump
+from .leaving import Kept, dump
+from .modules import PythonsOwn
+from .work import Work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
+
+#: Longer values of a generator have a file each. The worker knows this number too.
+LARGEST_IN_LINE_BYTES = 8 << 10
 
 
 def generated(work: Work, generator: "Any") -> "Any":
