@@ -61,6 +61,8 @@ def test_the_nearest_marker_wins_and_never_home_nor_what_holds_it(tmp_path: Path
 def test_nothing_goes_along_without_a_module_of_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / ".git").mkdir()
     assert found() is None
+    named = found(is_named=True)
+    assert named is not None and named.root == project, "save for its files"
     loaded(monkeypatch, "installed_there", project / ".venv" / "lib" / "site-packages" / "installed_there.py")
     assert found() is None
     loaded(monkeypatch, "mine", project / "mine.py")
@@ -92,7 +94,7 @@ def test_where_modules_were_found_is_searched_there_too(project: Path, monkeypat
 
 def test_an_unmarked_folder_counts_when_modules_lie_in_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded(monkeypatch, "deep_one", project / "some" / "checkout" / "deep_one.py")
-    assert found() is None
+    assert found() is None and found(is_named=True) is None
     loaded(monkeypatch, "mine", project / "mine.py")
     here = found()
     assert here is not None and here.root == project

@@ -46,6 +46,8 @@ _SINGLE_BYTES = 600_000
 _RAISED = frozenset({"any", "user", "disk_full", *ENDS_OF_RAISED})
 #: Words that are not about the job.
 _APART = ("client", "key", "source", "reuse")
+#: Of `python`: what names files of the source.
+_OF_SOURCE = frozenset({"lockfile", "uv"})
 _FORBIDDEN = {
     "argv": "a remote function is what runs",
     "shell": "a remote function is what runs",
@@ -316,7 +318,8 @@ class Submission:
             spec = spec | {"source": given}
         else:
             module = _module_of(function.function)
-            self._source = source.found(str(given), module)
+            python = spec.fields.get("python") or {}
+            self._source = source.found(str(given), module, is_named=not python.keys().isdisjoint(_OF_SOURCE))
             self._look_at_others(module if given == "auto" else None)
         self._packing.paths = [] if self._source is None else list(self._source.paths)
         try:

@@ -30,9 +30,9 @@ class Source:
     others: tuple[tuple[str, str, str], ...] = ()
 
 
-def found(given: str = "auto", called: Optional[str] = None) -> Optional[Source]:
+def found(given: str = "auto", called: Optional[str] = None, is_named: bool = False) -> Optional[Source]:
     """`auto`: the project of the current folder, else of the program, if a module besides `__main__` was imported
-    from it; the one that has the module `called`, whose function it is for, and if neither has it the project that this
+    from it, or files of it are named (`is_named`); the one that has the module `called`, whose function it is for, and if neither has it the project that this
     module lies in. A folder: that one. `none`: nothing."""
     if given == "none":
         return None
@@ -45,7 +45,7 @@ def found(given: str = "auto", called: Optional[str] = None) -> Optional[Source]
     file = dict(own).get(called or "")
     first: Optional[Source] = None
     # Most calls are of programs in one file, and need no look at any folder.
-    for start in _starts() if own else ():
+    for start in _starts() if own or is_named else ():
         if start.is_file():
             inside = _modules(start, own)
             if inside and (file is None or (called, file) in inside):
@@ -59,7 +59,7 @@ def found(given: str = "auto", called: Optional[str] = None) -> Optional[Source]
         modules = _modules(marked or start, own)
         project = _source(marked or start, modules)
         # An unmarked folder is meant only when modules lie in it, and not somewhere below.
-        if not modules or (marked is None and "." not in project.paths):
+        if "." not in project.paths if marked is None else not (modules or is_named):
             continue
         # Another copy of a project may lie in it, such as a worktree: the module is of that one.
         if called is None or file is None or ((called, file) in modules and {*_files(project, called)} <= {file}):

@@ -32,7 +32,7 @@ const ADVICE: [(&str, &str); 9] = [
     ),
     (
         "cannot be read from the job's folder",
-        "it has to be in the source: make it (`uv lock`), or see what .gitignore and .gpulayerignore leave out",
+        "it has to be in the source: make it (`uv lock`), see what .gitignore and .gpulayerignore leave out, or name its folder by `--source` if none was sent",
     ),
     (
         "No solution found",
