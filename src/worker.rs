@@ -332,6 +332,7 @@ impl Life {
             gpus: self.gpus.clone(),
             capabilities: Arc::clone(&self.capabilities),
             host_environment: self.host_environment(),
+            is_servers_own: self.options.kind == WorkerKind::Local,
             secrets: self.options.secrets.clone(),
             orphan_timeout: self.options.orphan_timeout,
             log_limits: self.options.log_limits,

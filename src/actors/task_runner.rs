@@ -95,6 +95,8 @@ pub struct TaskRunnerOptions {
     pub capabilities: Arc<Capabilities>,
     /// The worker's own environment, from which tasks get what is allowed.
     pub host_environment: Vec<(OsString, OsString)>,
+    /// Whether it is the worker of the server's own machine.
+    pub is_servers_own: bool,
     /// Where the secrets of tasks are found.
     pub secrets: SecretSource,
     /// How long a task may run without any worker.

@@ -317,8 +317,11 @@ fn environment(
     }
     if around.own {
         for name in RECORDED {
-            if let Some(value) = (around.variable)(name) {
-                table(spec, "env").entry(name).or_insert_with(|| value.into());
+            if let Some(value) = (around.variable)(name)
+                && !table(spec, "env").contains_key(name)
+            {
+                table(spec, "env").insert(name.to_owned(), value.into());
+                list(spec, "shell_env").push(name.into());
             }
         }
     }

@@ -83,6 +83,10 @@ pub struct JobSpec {
     /// Added to the task's allow-listed environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Which of `env` came by themselves from the shell that submitted. They hold on the server's own machine; on one
+    /// that joined, its worker's own count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shell_env: Vec<String>,
     /// Looked up on the worker, never stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
@@ -138,6 +142,7 @@ impl JobSpec {
             resources: Resources::default(),
             profile: None,
             env: BTreeMap::new(),
+            shell_env: Vec::new(),
             secrets: Vec::new(),
             python: None,
             timeout_s: None,

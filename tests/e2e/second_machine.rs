@@ -26,9 +26,13 @@ async fn up_here_join_there_and_jobs_go_where_they_are_sent() {
     let listening = up.listening.unwrap();
     let (url, pin) = (listening.url, listening.pin.unwrap().to_string());
     assert!(url.starts_with("https://"), "{url}");
+    let programs = house.path().join("programs");
+    std::fs::create_dir(&programs).unwrap();
+    std::os::unix::fs::symlink("/bin/echo", programs.join("only-there")).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let there = |words: &[&str]| {
         let mut command: Command = house.command(words);
-        command.env("GPULAYER_HOME", house.path().join("other"));
+        command.env("GPULAYER_HOME", house.path().join("other")).env("PATH", &path);
         command
     };
     let token = house.home().join("join-token");
@@ -62,6 +66,12 @@ async fn up_here_join_there_and_jobs_go_where_they_are_sent() {
     let row = listed.lines().find(|line| line.contains("box")).unwrap();
     assert!(row.contains("idle") && row.contains(&id[id.len() - 6..]), "{listed}");
     assert!(stdout(&house, &["worker", "show", "box"]).contains("zone=attic"));
+
+    // The shell here has a PATH of its own, which is of no use there unless it is asked for.
+    let says = ["--", "only-there", "found"];
+    assert_eq!(stdout(&house, &[&["run", "--source", "none", "--on", "box"], &says[..]].concat()), "found\n");
+    let lost = house.run(&[&["run", "--source", "none", "--on", "box", "--env", "PATH"], &says[..]].concat());
+    assert_eq!(lost.status.code(), Some(127), "{lost:?}");
 
     stdout(&house, &["worker", "drain", "box"]);
     let mut waits = argv(&["true"]);

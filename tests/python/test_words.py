@@ -235,6 +235,7 @@ def test_on_the_own_daemon_a_command_finds_this_environment_unless_told_otherwis
     fields = dict(gl.command(["x"], env={"PATH": "/mine"}).fields)
     recorded = with_recorded(fields, {"PATH": "/bin", "VIRTUAL_ENV": "/venv", "HOME": "/root", "CONDA_PREFIX": ""})
     assert recorded["env"] == {"PATH": "/mine", "VIRTUAL_ENV": "/venv"}
+    assert recorded["shell_env"] == ["VIRTUAL_ENV"], "what counts on this machine alone"
 
 
 def test_a_line_of_shell_is_no_argv() -> None:

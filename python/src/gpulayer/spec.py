@@ -33,8 +33,8 @@ RECORDED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 #: The fields of the contract, which may be given as they stand there.
 FIELDS = frozenset(
     "api_version name labels project priority workload distributed target source inputs outputs resources profile env "
-    "secrets python timeout_s queue_timeout_s grace_s stop_signal retry on_unreachable unreachable_timeout_s depends_on "
-    "array workspace_ttl_s container run_as mounts notify hold".split()
+    "shell_env secrets python timeout_s queue_timeout_s grace_s stop_signal retry on_unreachable "
+    "unreachable_timeout_s depends_on array workspace_ttl_s container run_as mounts notify hold".split()
 )
 #: Whose values belong to the user, whatever their names look like.
 _VERBATIM = frozenset({"env", "labels", "array", "secrets", "workload", "frameworks", "inputs", "outputs"})
@@ -227,7 +227,8 @@ def with_recorded(fields: dict[str, Any], environ: Mapping[str, str]) -> dict[st
     recorded = {name: environ[name] for name in RECORDED if environ.get(name)}
     if "function" in workload:
         recorded.update(own_python(environ))
-    return {**fields, "env": {**recorded, **env}}
+    of_shell = sorted(set(recorded) - set(env))
+    return {**fields, "env": {**recorded, **env}, **({"shell_env": of_shell} if of_shell else {})}
 
 
 def own_python(environ: Mapping[str, str]) -> dict[str, str]:

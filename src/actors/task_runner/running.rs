@@ -60,6 +60,7 @@ pub(super) fn launch(around: &Surroundings, assignment: &Assignment, folder: &Ta
         function: spec.workload.function().map(|_| &*function),
         array: assignment.array.as_ref(),
         gang: assignment.gang.as_deref(),
+        of_shell: around.options.is_servers_own,
         gpus: &around.options.gpus.variables(&assignment.gpus),
     };
     let env = environment(spec, around.options.host_environment.iter().cloned(), place);

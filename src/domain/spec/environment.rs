@@ -55,6 +55,23 @@ pub(super) fn env(reader: &mut Reader, node: Node<'_>, with_gpus: bool) -> Optio
     })
 }
 
+/// Names of `env`.
+pub(super) fn shell_env(
+    reader: &mut Reader,
+    node: Node<'_>,
+    env: &BTreeMap<String, String>,
+) -> Option<Vec<String>> {
+    reader.list(node, limits::ENV_ENTRIES, |reader, node, _| {
+        let name = reader.text(node)?;
+        if !env.contains_key(name) {
+            let detail =
+                format!("{} is not in `env`; this names the ones that came from a shell", quoted(name));
+            return reader.invalid(node.at, detail);
+        }
+        Some(name.to_owned())
+    })
+}
+
 fn check_name(reader: &mut Reader, at: Pointer<'_>, name: &str) {
     if name.is_empty() || name.contains(['=', '\0']) {
         reader.fault(at, "invalid", "a variable's name is not empty and has no `=` and no NUL character");

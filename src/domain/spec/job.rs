@@ -25,6 +25,7 @@ const FIELDS: &[&str] = &[
     "resources",
     "profile",
     "env",
+    "shell_env",
     "secrets",
     "python",
     "timeout_s",
@@ -101,6 +102,9 @@ pub(super) fn read(
     fields.set(reader, "env", &mut spec.env, |reader, node| environment::env(reader, node, with_gpus));
     environment::check_size(reader, node.at, &spec);
     let env = &spec.env;
+    fields.set(reader, "shell_env", &mut spec.shell_env, |reader, node| {
+        environment::shell_env(reader, node, env)
+    });
     fields.set(reader, "secrets", &mut spec.secrets, |reader, node| environment::secrets(reader, node, env));
     spec.python = fields.read(reader, "python", environment::python);
     spec.timeout_s = fields.read(reader, "timeout_s", above_zero);

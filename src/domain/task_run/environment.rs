@@ -43,6 +43,8 @@ pub struct TaskPlace<'a> {
     pub array: Option<&'a ArrayPlace>,
     /// Which task of a gang it is.
     pub gang: Option<&'a GangPlace>,
+    /// Whether it is on the machine of the shell that submitted, whose `PATH` and the like hold here.
+    pub of_shell: bool,
     /// What it is told of its GPUs, see [`crate::domain::gpus::variables`].
     pub gpus: &'a [(&'static str, String)],
 }
@@ -92,7 +94,8 @@ pub fn environment(
             set(name, value.into());
         }
     }
-    for (name, value) in &spec.env {
+    let holds = |name: &String| place.of_shell || !spec.shell_env.contains(name);
+    for (name, value) in spec.env.iter().filter(|(name, _)| holds(name)) {
         variables.insert(name.into(), value.into());
     }
     let granted = place.gpus.iter().any(|(name, _)| *name == GRANTED);

@@ -517,10 +517,11 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
         function: None,
         array: Some(&array),
         gang: None,
+        of_shell: true,
         gpus: &crate::domain::gpus::variables(&[], &[], false),
     };
     let host = host.map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    let found = environment(&spec, host, place);
+    let found = environment(&spec, host.clone(), place);
     let at = |name: &str| found.get(&OsString::from(name)).and_then(|value| value.to_str());
     assert_eq!((at("PATH"), at("HOME"), at("LC_ALL")), (Some("/bin"), Some("/elsewhere"), Some("C")));
     assert_eq!((at("SECRET_TOKEN"), at("LCD")), (None, None));
@@ -529,6 +530,15 @@ fn the_environment_is_allow_listed_and_the_spec_wins() {
     assert_eq!((at("GPULAYER_ARRAY_INDEX"), at("GPULAYER_ARRAY_COUNT")), (Some("7"), Some("9")));
     assert_eq!(at("GPULAYER_ARRAY_ITEM"), Some(r#"{"a":1}"#));
     assert_eq!((at("CUDA_VISIBLE_DEVICES"), at("CUDA_DEVICE_ORDER")), (Some(""), Some("PCI_BUS_ID")));
+
+    // What came from the submitting shell holds on its machine alone; what was asked for, everywhere.
+    spec.env.extend([("PATH".into(), "/venv/bin".into()), ("LD_LIBRARY_PATH".into(), "/lib".into())]);
+    spec.shell_env = vec!["PATH".into()];
+    for (of_shell, path) in [(true, "/venv/bin"), (false, "/bin")] {
+        let found = environment(&spec, host.clone(), TaskPlace { of_shell, ..place });
+        let found = ["PATH", "LD_LIBRARY_PATH"].map(|name| found[&OsString::from(name)].clone());
+        assert_eq!(found, [path, "/lib"]);
+    }
 
     spec.env.insert("CUDA_VISIBLE_DEVICES".into(), "7".into());
     let told = [("CUDA_VISIBLE_DEVICES", "2".to_owned()), ("GPULAYER_GPU_UUIDS", "GPU-2".to_owned())];
@@ -568,6 +578,7 @@ fn a_function_is_called_by_the_runner_and_its_call_is_no_variable() {
             function: Some(Path::new("/w/function")),
             array: Some(&array),
             gang: None,
+            of_shell: true,
             gpus: &[],
         };
         let found = environment(&spec, [], place);
@@ -613,6 +624,7 @@ fn a_task_of_a_gang_is_told_its_rank_and_how_to_reach_its_peers() {
             function: None,
             array: None,
             gang: Some(&gang),
+            of_shell: true,
             gpus: if uuids.is_empty() { &[] } else { &gpus },
         };
         let found = environment(&spec, [], place);
