@@ -19,6 +19,7 @@ mod store;
 mod transfer;
 mod unpack;
 mod upload;
+mod whole;
 
 pub use beneath::{
     FolderId, RelativePath, RelativePathError, open_beneath, open_folder, open_folder_beneath,
@@ -37,3 +38,4 @@ pub use store::{ArtifactStore, Limits};
 pub use transfer::Imported;
 pub use unpack::{UnpackError, UnpackLimits, Unpacked, unpack};
 pub use upload::{Begun, Sender, Upload};
+pub use whole::Whole;

@@ -54,6 +54,12 @@ pub enum ArtifactError {
         /// The digest asked for.
         digest: Digest,
     },
+    /// The disk lost some of its bytes.
+    #[error("the server's copy of {digest} is damaged; send it again")]
+    Damaged {
+        /// The digest asked for.
+        digest: Digest,
+    },
     /// Only regular files have bytes to store.
     #[error("{} is not a regular file", path.display())]
     NotRegular {

@@ -1,10 +1,16 @@
 //! The content-addressed store: `sha256/ab/abcdef…` holds whole, verified, read-only files; `partial/` holds
 //! what is on its way in. A file's modification time is its pin: for 24 h after it, nothing removes the file.
 //! The caller holds the state folder's lock, so no other process writes here.
+//!
+//! A disk may lose bytes all the same. A file that does not stand as it did when its bytes were read last, is read again:
+//! before a task on this machine gets it, and before anybody is told that it is here and need not be sent. What lies here
+//! since before this start is read by the former, and if it is small also by the latter. A damaged one goes to `partial/`
+//! for a day; whoever sends it anew heals it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -16,10 +22,14 @@ use rustix::io::Errno;
 
 use super::error::ArtifactError;
 use super::upload::{Parked, UploadKey, upload_named};
+use super::whole::{Known, Whole};
 use crate::contract::artifact::Digest;
 
 /// How long a PUT or a `missing` keeps a digest from removal, and how long an unfinished upload lives.
 pub(super) const PIN: Duration = Duration::from_secs(24 * 3600);
+
+/// What is longer is not read before somebody is told that it is here, unless it changed.
+const QUICKLY_READ_BYTES: u64 = 64 << 20;
 
 /// What the store accepts.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +58,7 @@ pub(super) struct Shared {
     /// Read by whoever pins or adds, written by whoever removes: a digest that was just promised to be here
     /// must not vanish between the look at its age and the removal.
     pub(super) removal: RwLock<()>,
+    whole: Whole,
     pub(super) next_import: AtomicU64,
 }
 
@@ -72,6 +83,7 @@ impl ArtifactStore {
             limits,
             uploads: Mutex::default(),
             removal: RwLock::new(()),
+            whole: Whole::default(),
             next_import: AtomicU64::new(0),
         };
         let store = Self { shared: Arc::new(shared) };
@@ -92,6 +104,32 @@ impl ArtifactStore {
         };
         let size_bytes = file.metadata().map_err(ArtifactError::at("look at", &path))?.len();
         Ok(Some((file, size_bytes)))
+    }
+
+    /// The same of one that holds the bytes of its digest, which are read for that if need be. A damaged one is taken away.
+    pub fn open_whole(&self, digest: Digest) -> Result<Option<(File, u64)>, ArtifactError> {
+        let Some(found) = self.open_read(digest)? else { return Ok(None) };
+        let path = self.path_of(digest);
+        let is_whole =
+            self.shared.whole.verify(digest, &found.0).map_err(ArtifactError::at("read", &path))?;
+        if !is_whole {
+            self.take_away(digest, &found.0).map_err(ArtifactError::at("take away", &path))?;
+            return Err(ArtifactError::Damaged { digest });
+        }
+        Ok(Some(found))
+    }
+
+    fn take_away(&self, digest: Digest, damaged: &File) -> io::Result<()> {
+        let path = self.path_of(digest);
+        let _removing = self.shared.removal.write();
+        // Somebody may have sent it again meanwhile.
+        let inode = damaged.metadata()?.ino();
+        if present(fs::metadata(&path))?.is_some_and(|there| there.ino() == inode) {
+            let aside = self.partial_path(&format!("damaged-{}", digest.hex()));
+            fs::rename(&path, &aside)?;
+            tracing::error!(%digest, kept = %aside.display(), "an artifact is damaged; whoever has it may send it again");
+        }
+        Ok(())
     }
 
     /// Length in bytes of an artifact, if it is here.
@@ -117,14 +155,29 @@ impl ArtifactStore {
         Ok(missing)
     }
 
-    /// Pins an artifact for 24 h from now; `false` when it is not here.
+    /// Pins an artifact for 24 h from now; `false` when it is not here, or was found to be damaged.
     pub fn touch(&self, digest: Digest) -> Result<bool, ArtifactError> {
-        let _adding = self.shared.removal.read();
         let path = self.path_of(digest);
+        let Some(stat) = present(fs::metadata(&path)).map_err(ArtifactError::at("look at", &path))? else {
+            return Ok(false);
+        };
+        let known = self.shared.whole.known(digest, &stat);
+        let is_read = known == Known::Unread && stat.len() <= QUICKLY_READ_BYTES || known == Known::Changed;
+        match is_read.then(|| self.open_whole(digest)).transpose() {
+            Err(ArtifactError::Damaged { .. }) | Ok(Some(None)) => return Ok(false),
+            read => drop(read?),
+        }
+        let is_whole = is_read || known == Known::Whole;
+        let _adding = self.shared.removal.read();
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
         match utimensat(CWD, &path, &times, AtFlags::empty()) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                if is_whole && let Ok(stat) = fs::metadata(&path) {
+                    self.shared.whole.remember(digest, &stat);
+                }
+                Ok(true)
+            }
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(ArtifactError::at("pin", &path)(errno)),
         }
@@ -142,6 +195,7 @@ impl ArtifactStore {
             return Ok(false);
         }
         fs::remove_file(&path).map_err(ArtifactError::at("remove", &path))?;
+        self.shared.whole.forget(digest);
         Ok(true)
     }
 
@@ -201,6 +255,8 @@ impl ArtifactStore {
             fs::rename(temporary, &path).map_err(ArtifactError::at("rename", temporary))?;
             sync_folder(folder)?;
         }
+        let stat = file.metadata().map_err(ArtifactError::at("look at", &path))?;
+        self.shared.whole.remember(digest, &stat);
         Ok(())
     }
 }

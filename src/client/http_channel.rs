@@ -162,6 +162,7 @@ fn failed(call: &'static str, error: ClientError) -> ChannelError {
             _ => ChannelError::Refused(problem),
         },
         ClientError::Unexpected { status: 413, .. } => ChannelError::TooLarge { call },
+        ClientError::DigestMismatch { expected, received } => ChannelError::Damaged { expected, received },
         ClientError::File { operation, path, source } => ChannelError::LocalFile { operation, path, source },
         other => ChannelError::Unreachable { call, source: other.into() },
     }

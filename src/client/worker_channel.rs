@@ -72,6 +72,14 @@ pub enum ChannelError {
     /// The worker's session is over.
     #[error("the session is over: {0}")]
     SessionOver(SessionEnd),
+    /// What came are not the bytes that were asked for: the server's are damaged, or something on the way changes them.
+    #[error("the bytes that came for {expected} have the digest {received}")]
+    Damaged {
+        /// Asked for.
+        expected: Digest,
+        /// Received.
+        received: Digest,
+    },
     /// A file on this side could not be read or written.
     #[error("cannot {operation} {}", .path.display())]
     LocalFile {
@@ -109,7 +117,10 @@ impl ChannelError {
             Self::Unreachable { .. } | Self::TooLarge { .. } | Self::NotYet { .. } | Self::UnknownSession => {
                 true
             }
-            Self::SessionOver(_) | Self::LocalFile { .. } | Self::ProtocolVersion { .. } => false,
+            Self::SessionOver(_)
+            | Self::LocalFile { .. }
+            | Self::Damaged { .. }
+            | Self::ProtocolVersion { .. } => false,
         }
     }
 }

@@ -235,7 +235,9 @@ impl From<ArtifactError> for Refusal {
             ArtifactError::UploadBusy { .. } => {
                 Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1).closing()
             }
-            ArtifactError::Absent { .. } => Self::new(ErrorCode::NotFound, error.to_string()),
+            ArtifactError::Absent { .. } | ArtifactError::Damaged { .. } => {
+                Self::new(ErrorCode::NotFound, error.to_string())
+            }
             ArtifactError::Io { .. } | ArtifactError::NotRegular { .. } => Self::internal(error),
         }
     }

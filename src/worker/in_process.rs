@@ -97,7 +97,7 @@ fn artifact_failed(call: &'static str, error: ArtifactError) -> ChannelError {
     let code = match &error {
         ArtifactError::StorageFull { .. } => ErrorCode::StorageFull,
         ArtifactError::TooLarge { .. } => ErrorCode::ArtifactTooLarge,
-        ArtifactError::Absent { .. } => ErrorCode::NotFound,
+        ArtifactError::Absent { .. } | ArtifactError::Damaged { .. } => ErrorCode::NotFound,
         ArtifactError::NotRegular { .. } => ErrorCode::InvalidRequest,
         _ => return unreachable(call, error),
     };
@@ -164,7 +164,7 @@ impl WorkerChannel for InProcessChannel {
     fn fetch<'a>(&'a self, digest: Digest, _scratch: &'a Path) -> Calling<'a, File> {
         let artifacts = self.artifacts.clone();
         Box::pin(off_thread("fetch", move || {
-            let found = artifacts.open_read(digest)?;
+            let found = artifacts.open_whole(digest)?;
             found.map(|(file, _)| file).ok_or(ArtifactError::Absent { digest })
         }))
     }

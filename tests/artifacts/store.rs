@@ -355,3 +355,36 @@ fn a_full_disk_is_told_apart() {
     let mut full = upload(&store, digest, 0);
     assert!(matches!(full.append(b"no room"), Err(ArtifactError::StorageFull { .. })));
 }
+
+#[test]
+fn a_damaged_artifact_is_not_here_until_it_is_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let digest = put(&store, b"whole bytes");
+    for damage in [b"whole".as_slice(), b"whole bytez"] {
+        assert!(store.touch(digest).unwrap() && store.open_whole(digest).unwrap().is_some());
+        let path = path_of(folder.path(), digest);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, damage).unwrap();
+        assert_eq!(store.missing(&[digest]).unwrap(), [digest], "which has whoever sends it send it");
+        assert!(matches!(store.begin(digest, 0).unwrap(), Begun::Upload(_)));
+        fs::write(&path, damage).unwrap();
+        assert!(matches!(store.open_whole(digest), Err(ArtifactError::Damaged { .. })), "no task gets it");
+        assert!(store.open_whole(digest).unwrap().is_none());
+        // What the disk lost since before this start is found as well.
+        fs::write(&path, damage).unwrap();
+        let after_a_start = open(folder.path());
+        assert_eq!(after_a_start.missing(&[digest]).unwrap(), [digest]);
+        put(&store, b"whole bytes");
+        assert_eq!(read(&store, digest), b"whole bytes");
+        // One without damage that only looks younger is read, and stays.
+        set_age(&path_of(folder.path(), digest), Duration::from_secs(60));
+        assert!(store.touch(digest).unwrap() && store.open_whole(digest).unwrap().is_some());
+    }
+    assert_eq!(partials(folder.path()), 1, "the last damaged one is kept for a day");
+    set_age(
+        &folder.path().join("partial").join(format!("damaged-{}", digest_of(b"whole bytes").hex())),
+        A_DAY_AND_MORE,
+    );
+    assert_eq!(store.sweep_partials().unwrap(), 1);
+}

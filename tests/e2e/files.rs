@@ -4,7 +4,8 @@ use gpulayer::contract::end::EndReason;
 use gpulayer::contract::job::JobState;
 use serde_json::json;
 
-use crate::house::{House, eventually, shell};
+use crate::far_worker::FarWorker;
+use crate::house::{House, argv, eventually, shell};
 
 #[actix_rt::test]
 async fn outputs_come_back_at_every_end_and_a_missing_one_is_no_success() {
@@ -77,4 +78,39 @@ fn the_project_around_the_current_folder_travels_and_its_outputs_come_back() {
     assert!(remark.contains("sent ") && remark.contains("data/"), "{remark}");
     assert!(project.join("sub/out/sub/made.txt").exists(), "{remark}");
     assert!(house.run(&["down", "--yes"]).status.success());
+}
+
+#[actix_rt::test]
+async fn no_job_reads_what_the_disk_has_damaged_and_sending_it_again_heals_it() {
+    let house = House::new();
+    let _daemon = house.daemon_with(&["--port", "0"]).await;
+    let _worker = FarWorker::start(&house, &format!("http://127.0.0.1:{}", house.port()));
+    for target in ["local", "remote"] {
+        let input = house.path().join(target);
+        std::fs::write(&input, target.repeat(100_000)).unwrap();
+        let put = || house.run(&["artifact", "put", input.to_str().unwrap()]).stdout;
+        let address = String::from_utf8(put()).unwrap().trim().to_owned();
+        let hex = address.rsplit([':', '/']).next().unwrap().to_owned();
+        let stored = house.state().join("artifacts/sha256").join(&hex[..2]).join(&hex);
+
+        // It is damaged when the job that reads it was taken.
+        let gate = house.path().join(format!("{target}.open"));
+        let until = format!("until [ -e {} ]; do sleep 0.05; done", gate.display());
+        let before = house.submit(&shell(&until)).await.id;
+        let mut reads = argv(&["cmp", "in", input.to_str().unwrap()]);
+        reads["inputs"] = json!([{"artifact": address, "path": "in"}]);
+        reads["target"] = json!(target);
+        let mut waits = reads.clone();
+        waits["depends_on"] = json!([{"job": before}]);
+        let job = house.submit(&waits).await.id;
+        std::fs::OpenOptions::new().write(true).open(&stored).unwrap().set_len(1000).unwrap();
+        std::fs::write(&gate, "").unwrap();
+        let end = house.end(job).await.end.unwrap();
+        assert_eq!(end.reason, EndReason::InputUnavailable, "{end:?}");
+        let said = end.detail.unwrap();
+        assert!(said.contains("input `in`") && said.contains(&hex), "{said}");
+
+        assert_eq!(put(), format!("{address}\n").into_bytes());
+        assert_eq!(house.end(house.submit(&reads).await.id).await.state, JobState::Succeeded);
+    }
 }

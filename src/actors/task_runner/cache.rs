@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::artifacts::{copy_contents, digest_of, remove_tree};
+use crate::artifacts::{Whole, copy_contents, remove_tree};
 use crate::client::worker_channel::{ChannelError, WorkerChannel};
 use crate::contract::artifact::Digest;
 use crate::contract::quantity::Timestamp;
@@ -41,7 +41,7 @@ pub(super) struct Cache {
 struct Shared {
     folder: PathBuf,
     /// What was hashed in this start and found whole.
-    whole: Mutex<HashMap<Digest, Stamp>>,
+    whole: Whole,
     /// Who reads, fetches or checks what.
     turns: Mutex<HashMap<Digest, Turn>>,
     fills: AtomicU64,
@@ -52,18 +52,6 @@ struct Shared {
 struct Turn {
     users: usize,
     filling: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// Size in bytes, time of the last change in nanoseconds, inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp(u64, i128, u64);
-
-impl Stamp {
-    fn of(file: &File) -> io::Result<Self> {
-        let stat = file.metadata()?;
-        let changed = i128::from(stat.mtime()) * 1_000_000_000 + i128::from(stat.mtime_nsec());
-        Ok(Self(stat.len(), changed, stat.ino()))
-    }
 }
 
 /// A cached artifact, which stays in the cache as long as this lives.
@@ -130,10 +118,10 @@ impl Vacant {
             let read_only = rustix::fs::Mode::from_raw_mode(0o444);
             rustix::fs::fchmod(&file, read_only)?;
             fs::rename(&scratch.0, &path)?;
-            Stamp::of(&file)
+            file.metadata()
         };
         match keep() {
-            Ok(stamp) => drop(used.cache.shared.whole.lock().insert(used.digest, stamp)),
+            Ok(stat) => used.cache.shared.whole.remember(used.digest, &stat),
             // This task has its bytes all the same.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "an artifact cannot be kept in the cache")
@@ -147,7 +135,7 @@ impl Cache {
     /// The cache in this folder, which need not exist yet.
     pub(super) fn new(folder: PathBuf) -> Self {
         let shared =
-            Shared { folder, whole: Mutex::default(), turns: Mutex::default(), fills: AtomicU64::new(0) };
+            Shared { folder, whole: Whole::default(), turns: Mutex::default(), fills: AtomicU64::new(0) };
         Self { shared: Arc::new(shared) }
     }
 
@@ -239,17 +227,14 @@ impl Cache {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        let known = self.shared.whole.lock().get(&digest).copied();
-        if known != Some(Stamp::of(&file)?) && digest_of(&file)? != digest {
+        if !self.shared.whole.verify(digest, &file)? {
             tracing::warn!(path = %path.display(), "a cached artifact is damaged; it is fetched again");
-            self.shared.whole.lock().remove(&digest);
             fs::remove_file(&path)?;
             return Ok(None);
         }
         // A comfort for the order of eviction: without it the file only looks older than it is.
         let _ = file.set_modified(std::time::SystemTime::now());
-        let stamp = Stamp::of(&file)?;
-        self.shared.whole.lock().insert(digest, stamp);
+        self.shared.whole.remember(digest, &file.metadata()?);
         Ok(Some(file))
     }
 
@@ -277,7 +262,7 @@ impl Cache {
         if turns.contains_key(&digest) {
             return Ok(false);
         }
-        self.shared.whole.lock().remove(&digest);
+        self.shared.whole.forget(digest);
         fs::remove_file(self.path_of(digest)).map(|()| true)
     }
 
@@ -291,6 +276,7 @@ mod tests {
     use std::os::unix::fs::{FileExt, PermissionsExt};
 
     use super::*;
+    use crate::artifacts::digest_of;
 
     fn bytes_of(taken: &Taken) -> Vec<u8> {
         let mut bytes = vec![0; 5];

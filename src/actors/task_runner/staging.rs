@@ -22,6 +22,9 @@ use crate::contract::protocol::Assignment;
 use crate::contract::spec::{InputMode, InputOrigin, JobSpec};
 use crate::domain::task_run::Event;
 
+/// Bytes that something on the way has changed may come whole the next time.
+const TRIES_OF_DAMAGED: u32 = 2;
+
 /// One thing to bring.
 struct Piece {
     /// What people know it as.
@@ -158,6 +161,7 @@ pub(super) async fn fetch(
     let channel = &*around.options.channel;
     let mut pause = Pause::new();
     let mut may_make_room = true;
+    let mut tries = 0;
     loop {
         let taken = if channel.artifacts_are_near() {
             channel.fetch(digest, scratch).await.map(Taken::uncached)
@@ -172,6 +176,10 @@ pub(super) async fn fetch(
                 may_make_room = false;
                 let room = around.options.room.clone();
                 drop(tokio::task::spawn_blocking(move || room.look_again()).await);
+            }
+            Err(ChannelError::Damaged { .. }) if tries < TRIES_OF_DAMAGED => {
+                tries += 1;
+                pause.wait().await;
             }
             Err(error) if error.may_repeat() => pause.wait().await,
             Err(ChannelError::LocalFile { source, path, .. }) => {
