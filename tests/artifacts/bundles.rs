@@ -162,10 +162,14 @@ fn own_state_inside_the_tree_stays_behind() {
     let folder = tempfile::tempdir().unwrap();
     trees::write(folder.path(), "a.txt", b"a");
     trees::write(folder.path(), "box/gpulayer/state/gpulayer.db", b"db");
+    // What a function that ran here left as its checkpoint.
+    trees::write(folder.path(), "box/.gpulayer/checkpoint/model.pt", b"model");
     let options = PlanOptions { own_folders: vec![folder.path().join("box/gpulayer")], ..Default::default() };
     let plan = plan(folder.path(), &options).unwrap();
     assert_eq!(plan.paths().collect::<Vec<_>>(), ["a.txt", "box"]);
-    assert_eq!(plan.left_out()[0].reason, LeftOutReason::OwnState);
+    let left: Vec<_> = plan.left_out().iter().map(|left| (&*left.path, left.reason)).collect();
+    let own = LeftOutReason::OwnState;
+    assert_eq!(left, [("box/.gpulayer/", own), ("box/gpulayer/", own)]);
 }
 
 #[test]

@@ -78,9 +78,11 @@ def test_what_stays_behind_may_change_as_it_likes(project: Path, sent: list[str]
     (project / "big").mkdir()
     there = read.run()
     assert there == {"conf.yaml": "lr: 0.1", "data/points.csv": "1,2"}
+    changing = ("runs/train.log", "runs/fresh.log", "top.log", "big/weights.bin", "data/__pycache__/x.pyc")
     for step in range(3):
-        for name in ("runs/train.log", "runs/fresh.log", "top.log", "big/weights.bin", "data/__pycache__/x.pyc"):
-            (project / name).parent.mkdir(exist_ok=True)
+        # The last: of a function that ran here.
+        for name in (*changing, ".gpulayer/checkpoint/model.pt"):
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
             with (project / name).open("a") as file:
                 file.write(f"step {step}\n")
         assert read.run() == there
@@ -148,3 +150,14 @@ def test_a_file_that_stayed_behind_is_told_of_with_the_exception(project: Path) 
     with pytest.raises(FileNotFoundError) as told:
         gl.remote(cpus=0.1, memory="64MiB", source=str(project))(read).run("big/weights")
     assert ".gitignore" in str(told.value.__cause__) and "[job:" not in str(told.value.__cause__)
+
+
+@pytest.mark.parametrize("python, travels", [({"uv": "."}, True), ({"lockfile": "lock.txt"}, True), ("3.11", False)])
+def test_the_project_travels_when_the_environment_is_told_of_by_its_files(
+    project: Path, monkeypatch: pytest.MonkeyPatch, python: Any, travels: bool
+) -> None:
+    monkeypatch.chdir(project)
+    (project / "pyproject.toml").touch()
+    job = gl.remote(cpus=0.1, memory="64MiB", python=python)(lambda: None).submit()
+    job.cancel()
+    assert (job.record.spec.get("source") is not None) == travels

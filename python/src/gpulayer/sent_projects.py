@@ -33,7 +33,9 @@ _FIRST_LOOK = 20_000
 _OFTEN = 10
 
 _VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
-_CACHES = frozenset({"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".venv"})
+_CACHES = frozenset(
+    {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".venv", ".gpulayer"}
+)
 _ENVIRONMENT = frozenset({"pyvenv.cfg", "conda-meta"})
 #: What decides which files travel is looked at even where it does not travel itself.
 _RULES = frozenset({".gitignore", ".gpulayerignore"})

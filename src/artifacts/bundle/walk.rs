@@ -20,6 +20,8 @@ const MOST_DEEP_FILES: usize = 256;
 const VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".svn", ".jj"];
 const CACHES: [&str; 5] =
     ["__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"];
+/// What lies in it is a program's that ran here as if it were in a job: its checkpoint.
+const OWN_STATE: &str = ".gpulayer";
 /// Names looked at, all left-out folders together, before their sizes become lower bounds.
 const MEASURE_BUDGET: usize = 4000;
 /// How many of the largest files an error names.
@@ -161,7 +163,7 @@ impl Walk {
         if VERSION_CONTROL.contains(&name) {
             return leave_out(LeftOutReason::VersionControl);
         }
-        if self.own_folders.contains(path) {
+        if self.own_folders.contains(path) || (is_folder && name == OWN_STATE) {
             return leave_out(LeftOutReason::OwnState);
         }
         if is_folder && CACHES.contains(&name) {
