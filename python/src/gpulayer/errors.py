@@ -80,6 +80,8 @@ class UntrustedError(GPUlayerError):
 class DaemonError(GPUlayerError):
     """The daemon of this user could not be started."""
 
+    #: The job that it keeps, where the call that needs it is all that knew of that.
+    job: Optional[Job] = None
     #: Whether it ended without a word, as who is killed does: the next one may start.
     was_killed = False
 

@@ -20,7 +20,7 @@ from . import artifacts, background, interrupts, library, notices, sent_projects
 from .calls import INLINE_BYTES, Call, Packing, Parcel, Value, packed_calls
 from .client import Client
 from .default import default_client
-from .errors import ConfigurationError, ConnectionFailedError, GPUlayerError, RefusedError, refusal
+from .errors import ConfigurationError, ConnectionFailedError, DaemonError, GPUlayerError, RefusedError, refusal
 from .function_job import CALLS_LABEL, OWN_LABELS, FunctionJob
 from .maps import EmptyMap, Map
 from .remote_function import PROGRAM, Method, RemoteFunction, RemoteGenerator, length
@@ -347,7 +347,7 @@ class Submission:
         job = await self.submit(refuse_impossible=True)
         try:
             return await job.outcome()
-        except ConnectionFailedError as lost:
+        except (ConnectionFailedError, DaemonError) as lost:
             # The caller has nothing else of it.
             raise interrupts.named(lost, job)
 

@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, Coroutine
+from typing import TYPE_CHECKING, Any, Coroutine, TypeVar, Union
 
 from . import background
-from .errors import ConnectionFailedError, GPUlayerError
+from .errors import ConnectionFailedError, DaemonError, GPUlayerError
 
 if TYPE_CHECKING:
     from .job_handle import Job
@@ -143,9 +143,14 @@ def next_steps(job: Job) -> str:
     return f'gpulayer {server}show {job.id[-6:]} · {"gl" if is_default else "client"}.attach("{job.id}")'
 
 
-def named(lost: ConnectionFailedError, job: Job) -> ConnectionFailedError:
-    """An error of waiting for a job that nobody else knows of: says that it goes on, and has it."""
-    lost.args = (f"{lost}\n  {_called(job)} goes on · {next_steps(job)}",)
+Lost = TypeVar("Lost", bound="Union[ConnectionFailedError, DaemonError]")
+
+
+def named(lost: Lost, job: Job) -> Lost:
+    """An error of waiting for a job that nobody else knows of: says what becomes of it, and has it."""
+    # What runs goes on without a daemon, unless it was stopped with that.
+    what = f"it keeps {_called(job)}" if isinstance(lost, DaemonError) else f"{_called(job)} goes on"
+    lost.args = (f"{lost}\n  {what} · {next_steps(job)}",)
     lost.job = job
     return lost
 

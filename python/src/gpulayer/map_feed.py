@@ -10,7 +10,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from . import background, interrupts, routes
-from .errors import GPUlayerError, NoWorkerFitsError, RemoteError, UnexpectedAnswerError, WaitTimeoutError
+from .errors import (
+    ConnectionFailedError,
+    DaemonError,
+    GPUlayerError,
+    NoWorkerFitsError,
+    RemoteError,
+    UnexpectedAnswerError,
+    WaitTimeoutError,
+)
 from .event_stream import Follower
 from .function_job import FunctionJob, calls_at, calls_of
 from .line import Line as Connections
@@ -86,6 +94,13 @@ class MapFeed:
             return None
         if self._after is not None:
             background.if_left(self._after)
+        try:
+            return await self._next_outcomes()
+        except (ConnectionFailedError, DaemonError) as lost:
+            # Who iterates over the call of a map has nothing else of it.
+            raise interrupts.named(lost, self._map)
+
+    async def _next_outcomes(self) -> Optional[list[Indexed]]:
         if self._deadline is None:
             self._deadline = time.monotonic() + (self._timeout if self._timeout is not None else float("inf"))
             await self._begin()

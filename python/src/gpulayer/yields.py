@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Generic, Mapping, Optional, Sequence, TypeVar
 
 from . import background, interrupts, routes
-from .errors import GPUlayerError, RemoteError
+from .errors import DaemonError, GPUlayerError, RemoteError
 from .event_stream import Follower
 from .quantities import shown_span
 from .results import Fetched, Outcome, brought
@@ -302,9 +302,17 @@ class RunYields(Generic[Y]):
         except KeyboardInterrupt:
             self._interrupted()
             raise
-        except BaseException:
+        except BaseException as failed:
+            if isinstance(failed, DaemonError):
+                self._stays(failed)
             self.close()
             raise
+
+    def _stays(self, lost: DaemonError) -> None:
+        """Leaves the job to the daemon, which an order to cancel it would start again."""
+        if self._run.job is not None and not self._run.job.ended:
+            self._run.over = True
+            interrupts.named(lost, self._run.job)
 
     def _interrupted(self) -> None:
         """Also between two waits, after which nothing has come yet."""
@@ -329,7 +337,9 @@ class RunYields(Generic[Y]):
         except StopAsyncIteration:
             self._run.over = True
             raise
-        except BaseException:
+        except BaseException as failed:
+            if isinstance(failed, DaemonError):
+                self._stays(failed)
             # Also of a task that was cancelled, which may wait for this.
             await asyncio.shield(self.aclose())
             raise
