@@ -191,9 +191,29 @@ def if_left(aftermath: Aftermath) -> None:
         call.aftermath = aftermath
 
 
-def run(work: Coroutine[Any, Any, R]) -> R:
-    """Carries out, and waits. What comes over the waiting (Ctrl-C, `sys.exit()` in a signal's handler) cancels the work
-    and goes on as it is.
+class Operation:
+    """What somebody began here and is not through with: a call, or an iteration with all of its steps. It remembers how
+    things stood when it first looked at them."""
+
+    def __init__(self) -> None:
+        self._stood: dict[object, Any] = {}
+
+    def stood(self, thing: object, look: Callable[[], R]) -> R:
+        """How a thing stood."""
+        if thing not in self._stood:
+            self._stood[thing] = look()
+        found: R = self._stood[thing]
+        return found
+
+
+def operation() -> Operation:
+    """The one that the running task belongs to."""
+    return _operation.get() or Operation()
+
+
+def run(work: Coroutine[Any, Any, R], operation: Optional[Operation] = None) -> R:
+    """Carries out, and waits. `operation`: what the work is a step of, else it is one of its own. What comes over the
+    waiting (Ctrl-C, `sys.exit()` in a signal's handler) cancels the work and goes on as it is.
 
     Errors of this package come without the frames of this thread: they say what happened, and where the call was made
     is what counts.
@@ -202,7 +222,7 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     if _current.is_current():
         work.close()
         raise RuntimeError("a sync call from within gpulayer's own thread would wait for itself: use `.aio`")
-    call = _Call(work)
+    call = _Call(work, operation)
     try:
         call.begin_soon()
         return call.future.result()
@@ -227,11 +247,11 @@ def run(work: Coroutine[Any, Any, R]) -> R:
         del call
 
 
-async def join(work: Coroutine[Any, Any, R]) -> R:
+async def join(work: Coroutine[Any, Any, R], operation: Optional[Operation] = None) -> R:
     """The same for a caller on any asyncio loop. Cancelling the caller cancels the work."""
     if _current.is_current():
         return await work
-    call = _Call(work)
+    call = _Call(work, operation)
     try:
         call.begin_soon()
         waited_for = asyncio.wrap_future(call.future)
@@ -258,10 +278,11 @@ class _Call(Generic[R]):
     left at every moment, also by a Ctrl-C in the middle of `begin_soon`: whatever had come of it, `leave` comes after
     it."""
 
-    def __init__(self, work: Coroutine[Any, Any, R]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, R], operation: Optional[Operation] = None) -> None:
         self.future: Future[R] = Future()
         self.aftermath: Optional[Aftermath] = None
         self._work = work
+        self._operation = operation or Operation()
         self._task: Optional[asyncio.Task[R]] = None
         self._is_over = False
         self._background = _current
@@ -309,6 +330,7 @@ class _Call(Generic[R]):
         if not self._is_over:
             # This turn of the loop has a context of its own, which the task takes over.
             _running.set(weakref.ref(self))
+            _operation.set(self._operation)
             self._task = self.loop.create_task(self._work)
             self._task.add_done_callback(self._done)
 
@@ -336,6 +358,7 @@ class _Call(Generic[R]):
 
 #: The call that the running task carries out. Weak: a context stays with each connection that was made in it.
 _running: ContextVar[Optional[weakref.ref[_Call[Any]]]] = ContextVar("gpulayer_running", default=None)
+_operation: ContextVar[Optional[Operation]] = ContextVar("gpulayer_operation", default=None)
 
 
 def soon(work: Coroutine[Any, Any, R]) -> Future[R]:

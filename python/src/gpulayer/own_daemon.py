@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 from typing import Mapping, Optional
 
-from . import programs
+from . import background, programs
 from .errors import DaemonError
 from .places import Places
 
@@ -41,7 +41,10 @@ class OwnDaemon:
         return self._binary or find_binary()
 
     def mark(self) -> Optional[bytes]:
-        """The newest `down`, to be remembered when an operation begins."""
+        """The newest `down` before the running operation began."""
+        return background.operation().stood(self._places.stopped, self._newest_down)
+
+    def _newest_down(self) -> Optional[bytes]:
         try:
             return self._places.stopped.read_bytes()
         except OSError:
@@ -50,7 +53,7 @@ class OwnDaemon:
     async def start(self, mark: Optional[bytes]) -> None:
         """Returns when the daemon answers; `DaemonError` says why it does not. `mark`: as the operation began. On the
         background loop."""
-        if self.mark() != mark:
+        if self._newest_down() != mark:
             raise DaemonError(
                 "the daemon could not be started: `gpulayer down` stopped it meanwhile; the next call starts it again"
             )

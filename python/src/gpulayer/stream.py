@@ -29,13 +29,15 @@ class Batches(Protocol[T_co]):
 class Stream(Generic[T]):
     """Items one after another, for `for` and for `async for`. Nothing is asked before the first is wanted.
 
-    One that is left early lets go of its connection when it is closed or collected; `with` does it at once.
+    All of it is one operation, which begins with the first. One that is left early lets go of its connection when it is
+    closed or collected; `with` does it at once.
     """
 
-    def __init__(self, make: Callable[[], Batches[T]]) -> None:
+    def __init__(self, make: Callable[[], Batches[T]], operation: Optional[background.Operation] = None) -> None:
         # Kept: it refers to whom this comes from, and a client that nobody refers to is closed.
         self._make = make
         self._batches = make()
+        self._operation = operation or background.Operation()
         self._ready: Iterator[T] = iter(())
         self._over = False
         self._finalizer = weakref.finalize(self, self._batches.close_soon)
@@ -54,7 +56,7 @@ class Stream(Generic[T]):
             for item in self._ready:
                 return item
             try:
-                self._take(background.run(self._batches.next()))
+                self._take(background.run(self._batches.next(), self._operation))
             except BaseException:
                 self.close()
                 raise
@@ -68,7 +70,7 @@ class Stream(Generic[T]):
             for item in self._ready:
                 return item
             try:
-                self._take(await background.join(self._batches.next()))
+                self._take(await background.join(self._batches.next(), self._operation))
             except BaseException:
                 self._over = True
                 self._batches.close_soon()

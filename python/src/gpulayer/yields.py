@@ -38,14 +38,16 @@ class Yields(Generic[Y]):
         after: int = 0,
         progress: Optional[bool] = None,
         aftermath: Optional[background.Aftermath] = None,
+        operation: Optional[background.Operation] = None,
     ) -> None:
         #: The job whose values these are.
         self.job = job
         after_all = aftermath or interrupts.GoesOn(job)
         self._aftermath = after_all
+        self._operation = whole = operation or background.Operation()
         function = (job.record.spec.get("workload") or {}).get("function") or {}
         self._serializer = str(function.get("serializer", "cloudpickle"))
-        self._items: Stream[Mapping[str, Any]] = Stream(lambda: _Items(job, after, progress, after_all))
+        self._items: Stream[Mapping[str, Any]] = Stream(lambda: _Items(job, after, progress, after_all), whole)
         self._n = after
         self._over = False
 
@@ -59,10 +61,10 @@ class Yields(Generic[Y]):
         # Whatever fails but the reading: what comes after it would not be all.
         self._over = True
         for item in self._items:
-            found = background.run(self._fetched(item))
+            found = background.run(self._fetched(item), self._operation)
             self._over = False
             return self._read(found)
-        raise StopIteration(self._end(background.run(self._outcome())))
+        raise StopIteration(self._end(background.run(self._outcome(), self._operation)))
 
     def __aiter__(self) -> Yields[Y]:
         return self
@@ -72,10 +74,10 @@ class Yields(Generic[Y]):
             raise StopAsyncIteration
         self._over = True
         async for item in self._items:
-            found = await background.join(self._fetched(item))
+            found = await background.join(self._fetched(item), self._operation)
             self._over = False
             return self._read(found)
-        self._end(await background.join(self._outcome()))
+        self._end(await background.join(self._outcome(), self._operation))
         raise StopAsyncIteration
 
     async def _outcome(self) -> Outcome:
@@ -265,6 +267,7 @@ class RunYields(Generic[Y]):
     def __init__(self, submission: Submission) -> None:
         self._values: Optional[Yields[Y]] = None
         self._run = _Run(submission)
+        self._operation = background.Operation()
         _runs.add(self._run)
         weakref.finalize(self, self._run.lost).atexit = False
 
@@ -275,12 +278,12 @@ class RunYields(Generic[Y]):
 
     async def begin(self) -> None:
         """Submits the job, if that was not done."""
-        await background.join(self._run.begin())
+        await background.join(self._run.begin(), self._operation)
 
     def _begun(self) -> Optional[Yields[Y]]:
         if self._values is None and self._run.job is not None:
             kept = interrupts.GoesOn if self._run.is_kept else _Ends
-            self._values = Yields(self._run.job, aftermath=kept(self._run.job))
+            self._values = Yields(self._run.job, aftermath=kept(self._run.job), operation=self._operation)
         return self._values
 
     def __iter__(self) -> RunYields[Y]:
@@ -292,7 +295,7 @@ class RunYields(Generic[Y]):
             if self._run.over:
                 raise StopIteration
             if self._run.job is None:
-                background.run(self._run.begin())
+                background.run(self._run.begin(), self._operation)
             values = self._begun()
             assert values is not None
             return next(values)
