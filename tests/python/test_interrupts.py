@@ -9,6 +9,7 @@ import signal
 import sys
 import textwrap
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -313,3 +314,72 @@ def test_interrupting_a_kernel_ends_the_call_of_its_cell(
     assert f"job {second} cancelled · {steps(second)}" in texts[1] and second.state == "cancelled"
     assert third.wait().state == "cancelled"
     first.cancel(now=True)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for value in work.map(range(3)): break",
+        "for value in work.map(range(3)).as_completed(): break",
+        "for value in work.map(range(3)): raise KeyboardInterrupt",
+        "for value in work.map([0, 'fails', 2]): pass",
+        "work.map(['fails', 1, 2]).result()",
+        "values = work.map(range(3))\nfor value in values: sys.exit()",
+    ],
+)
+def test_a_map_that_is_left_says_once_that_it_goes_on(loop: str, client: gl.Client, tmp_path: Path) -> None:
+    for x in ("0", "fails"):
+        (tmp_path / f"end-{x}").touch()
+    functions = FUNCTIONS.replace("{folder}", str(tmp_path)).replace("x * 10", "10 * int(x)")
+    caught = "except (KeyboardInterrupt, ValueError): pass"
+    process = started(f"import sys\n{functions}\ntry:\n{textwrap.indent(loop, '    ')}\n{caught}")
+    _, said = process.communicate(timeout=60)
+    [values] = [job for job in client.jobs() if isinstance(job, gl.Map)]
+    called = f'map {values} goes on · gpulayer cancel {values.id[-6:]} · gl.attach("{values.id}")'
+    assert (said, process.returncode) == (f"gpulayer: {called}\n", 0)
+    values.cancel(now=True)
+
+
+def test_a_map_that_somebody_has_says_nothing_before_it_is_let_go(
+    client: gl.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def work(x: int) -> int:
+        import time
+
+        while x == 2 and not (tmp_path / "end").exists():
+            time.sleep(0.01)
+        return x
+
+    def is_let_go(values: "weakref.ref[Any]") -> None:
+        until(lambda: values() is None)
+
+    values = work.map(range(3))
+    assert next(iter(values)) == 0 and capsys.readouterr().err == ""
+    told, last = interrupts.goes_on(values), weakref.ref(values)
+    del values
+    is_let_go(last)
+    assert capsys.readouterr().err == f"gpulayer: {told}\n"
+
+    values = work.map(range(3))
+    assert next(iter(values)) == 0
+    values.cancel(now=True)
+    last = weakref.ref(values)
+    del values
+    is_let_go(last)
+    (tmp_path / "end").touch()
+
+    values = work.map(range(3))
+    last = weakref.ref(values)
+    assert next(iter(values)) == 0 and values.result() == [0, 1, 2]
+    del values
+    is_let_go(last)
+
+    values = work.map(range(3))
+    last = weakref.ref(values)
+    through = zip(iter("abc"), values)
+    del values
+    assert list(through) == [("a", 0), ("b", 1), ("c", 2)]
+    del through
+    is_let_go(last)
+    assert capsys.readouterr().err == ""

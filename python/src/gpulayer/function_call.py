@@ -468,11 +468,13 @@ class Submission:
         body, headers = await self._client.wire(spec)
         headers = headers if bundle is None else {**bundle.headers, **headers}
         key = self._key or secrets.token_hex(16)
+        client, refuse_impossible = self._client, self._refuse_impossible
 
+        # Without this object, which has it: else the job would be kept after who called for it has let it go.
         async def posting() -> Job:
             if is_small:
-                return await self._client.posted(body, key, headers, self._refuse_impossible)
-            return (await self._client.all_posted([body], key))[0]
+                return await client.posted(body, key, headers, refuse_impossible)
+            return (await client.all_posted([body], key))[0]
 
         self._posting = posting
         self._job = await posting()

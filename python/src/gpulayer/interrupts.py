@@ -1,5 +1,6 @@
 """What becomes of a job when Ctrl-C ends the waiting for it: one that only the call itself knows of is cancelled, as
-`gpulayer run` does; any other goes on. Either way standard error names it, and what can be typed next."""
+`gpulayer run` does; any other goes on. Either way standard error names it, and what can be typed next. So it does when a
+map is left in another way while its calls go on."""
 
 from __future__ import annotations
 
@@ -133,14 +134,14 @@ async def _ended(job: Job, now: bool) -> None:
     await job.wait.aio(progress=False)
 
 
-def next_steps(job: Job) -> str:
+def next_steps(job: Job, command: str = "show") -> str:
     """What to type next about a job, in a shell and here."""
     from . import default
 
     client = job.client
     is_default = default.is_default(client)
     server = "" if is_default else f"--server {client.endpoint} "
-    return f'gpulayer {server}show {job.id[-6:]} · {"gl" if is_default else "client"}.attach("{job.id}")'
+    return f'gpulayer {server}{command} {job.id[-6:]} · {"gl" if is_default else "client"}.attach("{job.id}")'
 
 
 Lost = TypeVar("Lost", bound="Union[ConnectionFailedError, DaemonError]")
@@ -155,13 +156,18 @@ def named(lost: Lost, job: Job) -> Lost:
     return lost
 
 
-def say(text: str) -> None:
+def goes_on(job: Job) -> str:
+    """What is said of one that is left in the middle, and that its program may not want any more."""
+    return f"{_called(job)} goes on · {next_steps(job, 'cancel')}"
+
+
+def say(text: str, after_ctrl_c: bool = True) -> None:
     """A line on standard error, below the `^C` of a terminal. Where nobody can read it any more, what is to be done is done
     all the same."""
     if sys.stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):
-        below = "\n" if sys.stderr.isatty() else ""
+        below = "\n" if after_ctrl_c and sys.stderr.isatty() else ""
         sys.stderr.write(f"{below}gpulayer: {text}\n")
         sys.stderr.flush()
 

@@ -98,6 +98,7 @@ class MapFeed:
             return await self._next_outcomes()
         except (ConnectionFailedError, DaemonError) as lost:
             # Who iterates over the call of a map has nothing else of it.
+            self._map.expect(False)
             raise interrupts.named(lost, self._map)
 
     async def _next_outcomes(self) -> Optional[list[Indexed]]:
@@ -120,6 +121,7 @@ class MapFeed:
                     return None
                 await self._more()
         finally:
+            self._map.expect(bool(self._open))
             if not self._at_once:
                 self._line.rest()
 

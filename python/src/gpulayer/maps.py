@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
+import weakref
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -49,9 +51,15 @@ class Map(Job, Generic[R]):
 
     Iterating over a map that was called for here is that call itself: Ctrl-C, or cancelling the task, cancels the map.
     Whoever asks by `result`, `results`, `as_completed` or `wait`, or has it from `attach`, leaves it running.
+
+    One that was called for here and is left while calls are to come goes on, and says so when nobody has it any more.
     """
 
     noun = "map"
+    #: What is to be said when nobody has it any more. Made before: then it comes in the middle of anything.
+    _goes_on: Optional[str] = None
+    #: Where it is to be said. A child that was forked has a copy of a map that is not its own.
+    _process: Optional[int] = None
 
     def __init__(
         self,
@@ -130,7 +138,7 @@ class Map(Job, Generic[R]):
         in_order = self.ordered if ordered is None else ordered
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
         feed = Stream(lambda: MapFeed(self, in_order, timeout, progress, at_once=at_once))
-        return Values(feed, kept, interrupts.GoesOn(self))
+        return Values(feed, kept, interrupts.GoesOn(self), self)
 
     @overload
     def as_completed(
@@ -145,7 +153,8 @@ class Map(Job, Generic[R]):
     ) -> Completed[Any]:
         """Pairs of an argument's place and its value, as they come."""
         kept = self.return_exceptions if return_exceptions is None else return_exceptions
-        return Completed(Stream(lambda: MapFeed(self, False, timeout)), kept, interrupts.GoesOn(self))
+        feed = Stream(lambda: MapFeed(self, False, timeout))
+        return Completed(feed, kept, interrupts.GoesOn(self), self)
 
     def __iter__(self) -> Values[R]:
         return self._iterated(None)
@@ -157,7 +166,7 @@ class Map(Job, Generic[R]):
         after = interrupts.Ends(self) if self.is_ours else interrupts.GoesOn(self)
         quiet, ours = interrupts.Quiet(after), self.is_ours
         feed = Stream(lambda: MapFeed(self, self.ordered, None, progress, is_the_call=ours, after=quiet))
-        return Values(feed, self.return_exceptions, after)
+        return Values(feed, self.return_exceptions, after, self)
 
     @property
     def result(self) -> _Result[R]:  # type: ignore[override]
@@ -186,6 +195,24 @@ class Map(Job, Generic[R]):
         again.ordered, again.return_exceptions = self.ordered, self.return_exceptions
         return again
 
+    def expect(self, more: bool) -> None:
+        """Whether values are still to come, for somebody here who has asked for them."""
+        if not (more and self.is_ours):
+            self._goes_on = None
+        elif self._goes_on is None:
+            self._goes_on, self._process = interrupts.goes_on(self), os.getpid()
+            _expected.add(self)
+
+    def leave(self) -> None:
+        """Nobody asks for its values any more: says once that it goes on, if it does as far as is known here."""
+        text, self._goes_on = self._goes_on, None
+        if text is None or self.ended or self.record.cancel_requested_at is not None or self._process != os.getpid():
+            return
+        interrupts.say(text, after_ctrl_c=False)
+
+    def __del__(self) -> None:
+        self.leave()
+
     async def settled(self) -> None:
         """Has its record as it stands when all of its jobs have ended. On the background loop."""
         if not self.ended:
@@ -205,6 +232,18 @@ class Map(Job, Generic[R]):
     def __repr__(self) -> str:
         name = f" ({self.name})" if self.name else ""
         return f"<Map {self.id}{name} of {len(self)} calls, {self.state}>"
+
+
+#: Maps that values are expected of. Who still has one at the end of the program hears of it then.
+_expected: weakref.WeakSet[Map[Any]] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for map in list(_expected):
+        map.leave()
+
+
+background.before_end(_leave_all)
 
 
 class EmptyMap(Map[Any]):
@@ -307,10 +346,13 @@ class _Result(Generic[R]):
 class _Taking(Generic[R]):
     """Takes outcomes from a map's feed one by one, and reads each in the thread of whoever asks."""
 
-    def __init__(self, feed: Stream[Indexed], return_exceptions: bool, after: background.Aftermath) -> None:
+    def __init__(
+        self, feed: Stream[Indexed], return_exceptions: bool, after: background.Aftermath, map: Map[Any]
+    ) -> None:
         self._feed = feed
         self._kept = return_exceptions
         self._after = after
+        self._map = map
 
     def _step(self) -> tuple[int, R]:
         __tracebackhide__ = True
@@ -320,6 +362,7 @@ class _Taking(Generic[R]):
         except KeyboardInterrupt:
             self.close()
             self._after.interrupted()
+            self._map.expect(False)
             raise
 
     async def _astep(self) -> tuple[int, R]:
@@ -327,6 +370,8 @@ class _Taking(Generic[R]):
             place, outcome = await self._feed.__anext__()
         except asyncio.CancelledError:
             await background.join(self._after.cancelled())
+            # A task is cancelled without a word.
+            self._map.expect(False)
             raise
         return place, self._read(outcome)
 
