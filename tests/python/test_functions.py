@@ -648,6 +648,50 @@ def test_calls_go_through_a_pool_of_processes(how: str, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("[0, 2, 4] [8]\n10\n(12, None) (14, 'other')\n", "")
 
 
+ELSEWHERE = """
+import cloudpickle, sys
+import gpulayer as gl
+
+@gl.remote(cpus=0.1, memory="64MiB")
+def double(x):
+    "Twice."
+    return 2 * x if x < 10 else double(x - 1)
+
+@gl.remote(cpus=0.1, memory="64MiB")
+def below(x):
+    yield from range(x)
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def scaled(self, x):
+        return self.by * x
+
+def via(x):
+    return double.run(x)
+
+def declared():
+    return double.words, double.__doc__, double.function.__globals__["double"] is double
+
+if __name__ == "__main__":
+    other = double.options(name="other")
+    sys.stdout.buffer.write(cloudpickle.dumps((double, other, double.run, below.run, double.map, Scale(3).scaled, via, declared)))
+"""
+
+
+def test_another_librarys_cloudpickle_takes_a_function_of_the_program_with_its_words(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(ELSEWHERE)
+    env = dict(os.environ, PYTHONPATH=SOURCES)
+    packed = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=env, capture_output=True, check=True).stdout
+    double, other, run, generate, each, scaled, via, declared = pickle.loads(packed)
+    assert run(1) == 2 and list(generate(2)) == [0, 1] and list(each([3])) == [6] and via(4) == 8
+    assert (other.run(5), other.words["name"]) == (10, "other") and double(11) == 18
+    assert (scaled.run(2), scaled(2)) == (6, 6)
+    assert declared() == (double.words, "Twice.", True)
+
+
 def test_a_function_of_a_spawned_child_travels_as_that_of_its_parent(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(
         textwrap.dedent(
@@ -720,8 +764,9 @@ class Scaled:
 
 def test_a_function_with_other_words_can_be_pickled_and_still_travels(client: gl.Client) -> None:
     for function in (tripled.options(name="other"), Scaled().by, Scaled().by.options(name="other")):
-        again = pickle.loads(pickle.dumps(function))
-        assert again(2) == 6 and again.words == function.words and type(again) is type(function)
+        for pickled in (pickle.dumps(function), cloudpickle.dumps(function)):
+            again = pickle.loads(pickled)
+            assert again(2) == 6 and again.words == function.words and type(again) is type(function)
     assert pickle.loads(pickle.dumps(tripled)) is tripled and pickle.loads(pickle.dumps(Scaled.by)) is Scaled.by
 
     @gl.remote(cpus=0.1, memory="64MiB")

@@ -6,7 +6,6 @@ exception, which is about the user's own code."""
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Generic, Optional, TypeVar, Union, overload
 
 S = TypeVar("S")
@@ -19,29 +18,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 else:
     P = TypeVar("P")
-
-
-def method_of(instance: object, name: str) -> tuple[Any, ...]:
-    """The pickle of a method in both forms, as `__reduce__` gives it: of what a module has, by its name there."""
-    module, path = getattr(instance, "__module__", None), getattr(instance, "__qualname__", None)
-    if isinstance(module, str) and isinstance(path, str) and named(module, path) is instance:
-        return _method, (module, path, name)
-    return getattr, (instance, name)
-
-
-def named(module: str, path: str) -> Any:
-    """What a loaded module has under this name, which may have dots; `None`: nothing."""
-    place: Any = sys.modules.get(module)
-    for part in path.split("."):
-        place = getattr(place, part, None)
-    return place
-
-
-def _method(module: str, path: str, name: str) -> Any:
-    from importlib import import_module
-
-    import_module(module)
-    return getattr(named(module, path), name)
 
 
 def signature_of(function: Any) -> Optional[inspect.Signature]:
@@ -97,7 +73,7 @@ class Bound(Generic[P, R]):
         return found if self._finish is None else self._finish(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return method_of(self._instance, self._body.__name__)
+        return getattr, (self._instance, self._body.__name__)
 
     def __repr__(self) -> str:
         return f"<{self._body.__qualname__} of {self._instance!r}>"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
-from .remote_function import PROGRAM
+from .remote_function import PROGRAM, RemoteFunction, named
 
 # Names of cloudpickle 3 that begin with `_`; its tests and ours would tell of a change.
 _cloudpickle: Any = cloudpickle.cloudpickle
@@ -54,6 +54,14 @@ def _cached_with_its_function(cached: Any) -> Any:
     of = cached.cache_parameters()
     info: Any = functools._CacheInfo
     return _Cached, (cached.__wrapped__, of["maxsize"], of["typed"], info), vars(cached)
+
+
+def _its_function(remote: RemoteFunction[..., Any]) -> Any:
+    name, module = getattr(remote, "__qualname__", ""), getattr(remote, "__module__", None) or ""
+    if module not in PROGRAM and named(module, name) is remote:
+        return name
+    # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
+    return max, ((remote.function,),)
 
 
 _naming = threading.RLock()
@@ -100,6 +108,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = ChainMap({CodeType: _code_with_its_file, _Cached: _cached_with_its_function}, _others)
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, RemoteFunction):
+            return _its_function(obj)
         is_kind = isinstance(obj, type) and obj.__module__ != "builtins"
         if is_kind and not _cloudpickle._should_pickle_by_reference(obj):
             _name_by_contents(obj)

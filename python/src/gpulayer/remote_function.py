@@ -4,13 +4,14 @@ A job imports this module with the modules of its functions: it brings in nothin
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Iterator, Mapping, Optional, TypeVar, Union, overload
 
-from .both import both, finished, method_of, named, signature_of
+from .both import both, finished, signature_of
 
 if TYPE_CHECKING:
     import inspect
@@ -218,17 +219,17 @@ class RemoteFunction(Generic[P, R]):
 
     def __reduce__(self) -> Union[str, tuple[Any, ...]]:
         name, module = getattr(self, "__qualname__", ""), getattr(self, "__module__", None) or ""
-        if _takes_code_along():
-            if module not in PROGRAM and getattr(sys.modules.get(module), name, None) is self:
-                return name
-            # Within a job it is just its function, and this package need not be there: `max` of one thing is that thing.
-            return max, ((self.function,),)
-        there = named(module, name)
+        # Where its code is read there is another program.
+        there = None if module in PROGRAM and _takes_code_along() else named(module, name)
         if there is self:
             return name
         if isinstance(there, RemoteFunction) and there.function is self.function:
             return _with_words, (there, self.words)
-        return _made, (self.function, self.words)
+        # It is there before its function, which may refer to it.
+        return copyreg.__newobj__, (type(self),), (self.function, self.words)  # type: ignore[attr-defined]
+
+    def __setstate__(self, state: tuple[Callable[P, R], Mapping[str, Any]]) -> None:
+        RemoteFunction.__init__(self, *state)
 
     def __copy__(self) -> RemoteFunction[P, R]:
         return self
@@ -305,7 +306,7 @@ class MapOf(Generic[A, R]):
         return await background.join(made.map(ordered, return_exceptions))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return method_of(self._function, self._name)
+        return getattr, (self._function, self._name)
 
     def __repr__(self) -> str:
         return f"<{self._name} of {self._function!r}>"
@@ -403,7 +404,7 @@ class RunOf(Generic[P, Y]):
         return run
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return method_of(self._function, "run")
+        return getattr, (self._function, "run")
 
 
 def _wants_its_class(function: Any) -> bool:
@@ -438,9 +439,17 @@ def _with_words(function: RemoteFunction[P, R], words: Mapping[str, Any]) -> Rem
     return type(function)(function.function, words)
 
 
+def named(module: str, path: str) -> Any:
+    """What a loaded module has under this name, which may have dots; `None`: nothing."""
+    place: Any = sys.modules.get(module)
+    for part in path.split("."):
+        place = getattr(place, part, None)
+    return place
+
+
 def _takes_code_along() -> bool:
-    """Whether it is a cloudpickle that pickles, which sends the code of what only this program has. Plain pickle names it,
-    for another process of the same program."""
+    """Whether it is a cloudpickle that pickles, anyone's, which sends the code of what only this program has. Plain pickle
+    names it, for another process of the same program."""
     frame: Optional[types.FrameType] = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") == "pickle":
         frame = frame.f_back
