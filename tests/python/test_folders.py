@@ -103,6 +103,16 @@ def test_without_the_program_it_says_what_is_missing(
             client.put(tree)
 
 
+def test_what_the_program_says_is_in_the_words_of_this_package(client: gl.Client, tree: Path, tmp_path: Path) -> None:
+    client.whoami()
+    full = tmp_path / "full"
+    full.write_text("#!/bin/sh\necho 'gpulayer: too large: nothing with --source none, or single files with --input' >&2; exit 1\n")
+    full.chmod(0o755)
+    with gl.local(binary=str(full)) as other, pytest.raises(gl.ConfigurationError) as refused:
+        other.put(tree)
+    assert str(refused.value).endswith('too large: nothing with source="none", or single files with inputs=')
+
+
 def test_who_stops_waiting_ends_the_program(server: Server, tree: Path, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     slow = tmp_path / "slow"

@@ -82,11 +82,17 @@ def test_what_to_do_comes_before_what_shows_it(client: gl.Client) -> None:
     job = client.submit(gl.command(shell="exit 3")).wait()
     kernel = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)," + "cpuset=/," * 40
     evidence = (kernel, "epoch 3")
-    end = gl.End("oom_killed", "user", detail="peak 64 MiB", evidence=evidence, advice="--memory 128MiB")
+    end = gl.End("oom_killed", "user", detail="peak 64 MiB", evidence=evidence, advice='memory="128MiB"')
     told = str(gl.JobFailedError(job, end, ("epoch 3",))).splitlines()
     assert told[1:3] == ["  peak 64 MiB", '  try: memory="128MiB"']
     assert told[3] == "  evidence:" and told[4].startswith("    oom-kill:") and told[4].endswith("…")
     assert len(told[4]) <= 104 and told[5:] == ["  the end of its log:", "    epoch 3"]
+
+
+def test_a_warning_is_in_the_words_of_this_package(client: gl.Client) -> None:
+    with pytest.warns(gl.GPUlayerWarning, match=r"\(`retries=`\): nothing is retried"):
+        job = client.submit(gl.command(["true"], retry_on=["oom_killed"]))
+    assert "retries=" in job.record.warnings[0].detail
 
 
 def test_a_timeout_is_told_apart_from_the_end_of_the_patience(client: gl.Client) -> None:

@@ -236,7 +236,7 @@ def test_a_module_that_a_call_by_name_lacks_is_not_looked_for_in_projects(
 def test_what_is_known_of_the_end_beyond_the_exception_comes_with_it() -> None:
     told = {"type": "BrokenProcessPool", "module": "concurrent.futures.process", "message": "a process died"}
     told["pickle"] = base64.b64encode(pickle.dumps(OSError("a process died"))).decode("ascii")
-    end = End(reason="oom_killed", owner="user", detail="peak 200 MiB of 200 MiB", advice="--memory 400MiB")
+    end = End(reason="oom_killed", owner="user", detail="peak 200 MiB of 200 MiB", advice='memory="400MiB"')
     failure = error_of({**told, "traceback": "Traceback …"}, "…abc", end)
     assert type(failure) is OSError
     lines = str(failure.__cause__).split("\n")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import gpulayer as gl
 import pytest
@@ -16,6 +17,7 @@ from gpulayer.endpoint import Endpoint, connection_string
 from gpulayer.quantities import shown_size, shown_span, size_bytes, span_s
 from gpulayer.server_choice import Choice, choose
 from gpulayer.spec import in_numbers, with_recorded
+from gpulayer.wire import read
 
 PIN = "sha256:" + "ab" * 32
 
@@ -343,15 +345,61 @@ def test_short_times_are_not_shown_as_none() -> None:
         ("a job sees only the GPUs it asks for: --gpus 1. If", "a job sees only the GPUs it asks for: gpus=1. If"),
         ("what is not in the folder comes with --input; a program", "what is not in the folder comes with inputs=; a program"),
         ("ask for more with --memory, or use less", "ask for more with memory=, or use less"),
+        ("compiled code: `--env PYTHONFAULTHANDLER=1` shows", 'compiled code: `env={"PYTHONFAULTHANDLER": "1"}` shows'),
+        ("only with `max_attempts` above 1 (`--retries`): nothing", "only with `max_attempts` above 1 (`retries=`): nothing"),
+        ("`--retries 1 --retry-on operator` starts such jobs", '`retries=1, retry_on=["operator"]` starts such jobs'),
+        ("with --source none, or single files with --input", 'with source="none", or single files with inputs='),
+        ("--timeout 1h30m or less", 'timeout="1h30m" or less'),
+        ("ask for more with `--cpus N`", "ask for more with `cpus=N`"),
+        ("out of the log: --secret A_B=name:A_B, or", 'out of the log: secrets={"A_B": "name:A_B"}, or'),
+        ("(`join --python PATH` there offers one)", "(`join --python PATH` there offers one)"),
+        ("`python train.py --memory 3 --lr 1` is not there", "`python train.py --memory 3 --lr 1` is not there"),
+        ("it knows no --lr, or choose another port with --port", "it knows no --lr, or choose another port with --port"),
     ],
 )
 def test_advice_is_in_the_words_of_this_package(advice: str, words: str) -> None:
     assert in_words(advice) == words
 
 
-def test_no_rule_of_the_server_advises_flags_that_python_has_not() -> None:
-    rules = Path(__file__).parents[2] / "src/domain/verdict/rules.toml"
-    advised = re.findall(r'^advice = "(.*)"$', rules.read_text(), re.MULTILINE)
-    assert len(advised) > 20
-    spoken = [in_words(advice) for advice in advised]
-    assert [words for words in spoken if "--" in words or "here=" in words] == []
+#: What a client is not told.
+_OF_OTHERS = ("domain/support", "domain/log_budget", "domain/python/")
+
+
+def _texts_of_the_server() -> Iterator[str]:
+    """Those in its sources that name a flag, without what its tests, its comments and its tables of flags have."""
+    sources = Path(__file__).parents[2] / "src"
+    yield from re.findall(r'^advice = "(.*)"$', (sources / "domain/verdict/rules.toml").read_text(), re.MULTILINE)
+    hints = sources / "cli/error/hint.rs"
+    for file in [*sources.glob("domain/**/*.rs"), sources / "http/refusal.rs", hints]:
+        if str(file.relative_to(sources)).startswith(_OF_OTHERS):
+            continue
+        text = re.sub(r"^\s*//.*$", "", file.read_text().partition("#[cfg(test)]")[0], flags=re.MULTILINE)
+        for found in re.findall(r'"((?:[^"\\]|\\.)*)"', text, re.DOTALL):
+            said = re.sub(r"\\\n\s*", "", found).replace('\\"', '"')
+            of_bundles = file != hints or ".gpulayerignore" in said
+            if re.search(r"(?<![\w-])--[a-z]", said) and " " in said and of_bundles:
+                yield said
+
+
+def test_no_text_of_the_server_names_flags_that_python_has_not() -> None:
+    texts = list(_texts_of_the_server())
+    assert len(texts) > 40
+    words = {*inspect.signature(gl.command).parameters, *inspect.signature(gl.distributed).parameters}
+    for text in texts:
+        spoken = in_words(text)
+        outside = re.sub(r"`join [^`]*`", "", spoken)
+        assert "--" not in outside and "here=" not in outside, text
+        assert outside.count("`") % 2 == 0 and outside.count('"') % 2 == 0 and '`"' not in outside, spoken
+        assert set(re.findall(r"\b([a-z_]+)=", outside)) <= words, spoken
+
+
+def test_what_a_server_says_is_in_the_words_of_this_package_wherever_it_is_shown() -> None:
+    said, meant = "more with `--memory` (`--retries`)", "more with `memory=` (`retries=`)"
+    fault = {"pointer": "/a", "code": "invalid", "detail": said}
+    refused = gl.InvalidSpecError({"code": "invalid_spec", "detail": said, "errors": [fault, fault]})
+    assert refused.detail == meant and refused.errors[0].detail == meant and "--" not in str(refused)
+    end = {"reason": "oom_killed", "owner": "user", "detail": said, "advice": "--memory 128MiB"}
+    assert read(gl.End, end) == gl.End("oom_killed", "user", detail=meant, advice='memory="128MiB"')
+    change = {"change": said, "pointer": "/a", "value": None}
+    told = read(gl.Explanation, {"verdict": "never", "summary": said, "suggestions": [change], "warnings": [fault]})
+    assert [str(told), told.suggestions[0].change, told.warnings[0].detail] == [meant] * 3

@@ -112,7 +112,7 @@ class RefusedError(GPUlayerError):
         self.code = str(problem.get("code", "unknown"))
         self.status = int(problem.get("status", 0))
         self.title = str(problem.get("title", ""))
-        self.detail = str(problem.get("detail", "") or self.title)
+        self.detail = in_words(str(problem.get("detail", "") or self.title))
         self.retryable = bool(problem.get("retryable", False))
         self.request_id = str(problem.get("request_id", ""))
         self.errors = read_all(Fault, problem.get("errors") or ())
@@ -206,7 +206,7 @@ class JobFailedError(GPUlayerError):
         lines = [f"{job.noun} {job} {job.state.replace('_', ' ')}{reason}"]
         lines += [f"  {end.detail}"] if end.detail else []
         if end.advice:
-            lines.append(f"  try: {in_words(end.advice)}")
+            lines.append(f"  try: {end.advice}")
             if "folder that is sent" in end.advice and not job.record.spec.get("source"):
                 lines.append('  no folder was sent with it: source="." sends the current one')
         if job.had_returned:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
 from . import programs, routes
+from .advice import in_words
 from .errors import ConfigurationError, DaemonError
 from .own_daemon import find_binary
 from .session import Session
@@ -87,5 +88,5 @@ async def _run(command: list[str], env: Mapping[str, str]) -> tuple[int, bytes, 
         status, out, err = await programs.asked(command, env)
     except OSError as fault:
         raise ConfigurationError(f"cannot start {command[0]}: {fault}") from fault
-    text = err.decode("utf-8", "replace").strip()
+    text = in_words(err.decode("utf-8", "replace").strip())
     return status, out, text[len("gpulayer: ") :] if text.startswith("gpulayer: ") else text

@@ -1,5 +1,5 @@
 """What a server answers, as it stands in docs/openapi.json: the same names, times as aware `datetime`s, durations in
-seconds (`*_s`), sizes in bytes (`*_bytes`). A test compares the fields with the schemas."""
+seconds (`*_s`), sizes in bytes (`*_bytes`), sentences in this package's words. A test compares the fields with the schemas."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Mapping, Optional
 
 from . import shown
+from .advice import Said
 
 #: States in which a job stays for ever.
 ENDED = frozenset({"succeeded", "failed", "cancelled", "timed_out"})
@@ -19,7 +20,7 @@ class Fault:
 
     pointer: str
     code: str
-    detail: str
+    detail: Said
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class JobWarning:
     """Something that was accepted and may not be meant."""
 
     pointer: str
-    detail: str
+    detail: Said
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class End:
     owner: str
     exit_code: Optional[int] = None
     signal: Optional[str] = None
-    detail: Optional[str] = None
+    detail: Optional[Said] = None
     evidence: tuple[str, ...] = ()
     certainty: Optional[str] = None
-    basis: Optional[str] = None
-    advice: Optional[str] = None
+    basis: Optional[Said] = None
+    advice: Optional[Said] = None
     peak_memory_bytes: Optional[int] = None
     duration_s: Optional[float] = None
 
@@ -83,7 +84,7 @@ class JobRecord:
     spec: Mapping[str, Any]
     labels: Mapping[str, str] = field(default_factory=lambda: {})
     name: Optional[str] = None
-    queue_reason: Optional[str] = None
+    queue_reason: Optional[Said] = None
     parent: Optional[str] = None
     array_index: Optional[int] = None
     retry_of: Optional[str] = None
@@ -187,7 +188,7 @@ class WorkersAnswer:
     """Why these workers do not take a job, or that they do."""
 
     verdict: str
-    reason: str
+    reason: Said
     workers: tuple[str, ...] = ()
     reserved_for: Optional[ReservedFor] = None
 
@@ -196,7 +197,7 @@ class WorkersAnswer:
 class Suggestion:
     """A change of the spec that would let the job run: `value` at `pointer`."""
 
-    change: str
+    change: Said
     pointer: str
     value: Any = None
 
@@ -214,7 +215,7 @@ class Holder:
 class WaitingFor:
     """What a job waits for on the worker that could take it first."""
 
-    what: str
+    what: Said
     worker: str
     held_by: tuple[Holder, ...] = ()
     more: int = 0
@@ -236,20 +237,20 @@ class Explanation:
     """Where a spec or a waiting job would run, and why not elsewhere."""
 
     verdict: str
-    summary: str
+    summary: Said
     workers: tuple[WorkersAnswer, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     ahead: Optional[int] = None
     served_before: tuple[str, ...] = ()
     favoured: Optional[Favoured] = None
-    held: Optional[str] = None
+    held: Optional[Said] = None
     nodes: Optional[int] = None
-    quota: Optional[str] = None
+    quota: Optional[Said] = None
     quota_held_by: tuple[Holder, ...] = ()
     remedy: Optional[Suggestion] = None
     reservation: Optional[ReservedPlace] = None
     starts_by: Optional[datetime] = None
-    untested: Optional[str] = None
+    untested: Optional[Said] = None
     waiting_for: Optional[WaitingFor] = None
     warnings: tuple[JobWarning, ...] = ()
 
@@ -265,7 +266,7 @@ class CountedAnswer:
     """What some workers had to say of a job: how many, and some of their names."""
 
     verdict: str
-    reason: str
+    reason: Said
     workers: int
     names: tuple[str, ...] = ()
 
@@ -275,10 +276,10 @@ class LastStanding:
     """How a job stood to the workers when it left the queue."""
 
     verdict: str
-    summary: str
+    summary: Said
     workers: tuple[CountedAnswer, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
-    quota: Optional[str] = None
+    quota: Optional[Said] = None
     reservation: Optional[ReservedPlace] = None
     remedy: Optional[Suggestion] = None
 
@@ -295,7 +296,7 @@ class PastPlacement:
     ended_at: Optional[datetime] = None
     gpus: tuple[str, ...] = ()
     reason: Optional[str] = None
-    waited_for: Optional[str] = None
+    waited_for: Optional[Said] = None
     waited_s: float = 0
     rank: Optional[int] = None
 
@@ -305,7 +306,7 @@ class PastExplanation:
     """What a job that does not wait any more had waited for, and where it runs or ran."""
 
     state: str
-    summary: str
+    summary: Said
     queued_at: datetime
     waited_s: float
     attempts: int

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
 from . import artifacts, folders, pickles, routes, source
-from .advice import in_words
 from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
 from .session import Session
 
@@ -201,7 +200,7 @@ def error_of(
     traceback = _with_lines(str(told.get("traceback") or ""))
     name, message, advice = str(told["type"]), str(told["message"]), told.get("advice")
     dotted = name if told.get("module") in (None, "builtins", "__main__") else f"{told['module']}.{name}"
-    advice = _why_lost(name, message, spec) or advice or (in_words(end.advice) if end is not None and end.advice else None)
+    advice = _why_lost(name, message, spec) or advice or (end.advice if end is not None else None)
     lost = _LOST.search(message) if name == "ModuleNotFoundError" else None
     if lost is not None and advice and "." in lost.group(1):
         top = lost.group(1).partition(".")[0]

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from . import tables
-from .advice import in_words
 from .quantities import shown_size, shown_span
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def end(record: End) -> str:
             ("signal", record.signal or ""),
             ("detail", record.detail or ""),
             *(("evidence", line) for line in record.evidence),
-            ("try", in_words(record.advice or "")),
+            ("try", record.advice or ""),
             ("took", "" if record.duration_s is None else shown_span(record.duration_s)),
             ("peak memory", "" if record.peak_memory_bytes is None else shown_size(record.peak_memory_bytes)),
         ]

@@ -8,7 +8,7 @@ import functools
 import re
 import typing
 from datetime import datetime, timezone
-from typing import Any, Callable, Iterable, Mapping, TypeVar, Union
+from typing import Annotated, Any, Callable, Iterable, Mapping, TypeVar, Union
 
 from .errors import UnexpectedAnswerError
 
@@ -43,12 +43,15 @@ def read_all(kind: type[T], wire: Iterable[Mapping[str, Any]]) -> tuple[T, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _plan(kind: type[Any]) -> tuple[tuple[str, _Convert], ...]:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return tuple((field.name, _converter(hints[field.name])) for field in dataclasses.fields(kind))
 
 
 def _converter(hint: Any) -> _Convert:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        convert: _Convert = hint.__metadata__[0]
+        return convert
     if hint is datetime:
         return time
     if origin is Union:
