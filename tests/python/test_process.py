@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gpulayer as gl
+import httpx
 import pytest
 from conftest import SOURCES, until
 
@@ -167,6 +169,17 @@ def test_an_error_reads_like_one_of_python(home: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1 and err.count("Traceback") == 1 and len(err.splitlines()) < 15, err
     assert "gpulayer.errors.UnreachableError: no answer from http://127.0.0.1:9: " in err
+
+
+def test_requests_of_this_package_are_not_told_to_the_programs_log(
+    client: gl.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    client.submit(gl.command(["true"])).result()
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(204))) as own:
+        own.get("http://own/")
+    client.whoami()
+    assert caplog.messages == ['HTTP Request: GET http://own/ "HTTP/1.1 204 No Content"']
 
 
 def test_many_threads_share_a_client(client: gl.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from typing import Any, AsyncGenerator, Callable, Coroutine, Protocol
 
@@ -92,7 +93,14 @@ async def _close_lines(loop: asyncio.AbstractEventLoop) -> None:
 background.at_end(_close_lines)
 
 
+def _is_others(record: logging.LogRecord) -> bool:
+    """Whether it is not of a request of this package, of which a short program makes hundreds. Those that the program
+    makes by the same library are told as ever: none is made on this thread."""
+    return record.levelno != logging.INFO or not background.current().is_current()
+
+
 def _client(target: Target) -> httpx.AsyncClient:
+    logging.getLogger("httpx").addFilter(_is_others)
     endpoint = target.endpoint
     # Not compressed: downloads go on by their offset after a cut.
     headers = {"User-Agent": f"gpulayer-python/{VERSION}", "Accept-Encoding": "identity"}
