@@ -107,6 +107,19 @@ def test_no_room_for_what_is_sent_is_told_with_the_place(home: Path, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+class Interrupting:
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_a_call_that_is_interrupted_while_it_is_pickled_leaves_no_file_open(client: gl.Client) -> None:
+    size = gl.remote(len, client=client)
+    with pytest.raises(KeyboardInterrupt):
+        size.submit([bytes(1 << 20), Interrupting()])
+    opened = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    assert [each for each in opened if "gpulayer-call-" in each] == []
+
+
 def test_no_room_for_what_is_brought_is_told_with_the_place(client: gl.Client, tmp_path: Path) -> None:
     job = client.submit(gl.command(shell="head -c 1000000 /dev/zero > zeros", outputs="zeros"))
     job.result()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dis
+import functools
 import hashlib
 import inspect
 import os
@@ -64,7 +65,7 @@ class Packing:
 
     def __init__(self) -> None:
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
-        self._files = 0
+        self._opened: list[BinaryIO] = []
         #: Whether something in it comes from this package, which has to be there when it is read.
         self.names_gpulayer = False
         #: Folders of the source in which modules are searched, beside its top.
@@ -78,7 +79,11 @@ class Packing:
             cloudpickle.register_pickle_by_value(program)
 
     def close(self) -> None:
-        """Removes the files."""
+        """Removes the files, also those that somebody was interrupted in writing."""
+        for file in self._opened:
+            # What there was no room for is not written now either.
+            with contextlib.suppress(OSError):
+                file.close()
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -97,7 +102,6 @@ class Packing:
             # That is not the value's fault.
             raise
         except Exception as fault:
-            spool.close()
             raise ConfigurationError(
                 f"{what()} cannot be sent{_because_of(given)}: {type(fault).__name__}: {fault}. Send what it is made "
                 "from, such as a path or a number, and make it there"
@@ -135,8 +139,12 @@ class Packing:
         """A fresh file, gone with `close`. Its `name` is its path."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="gpulayer-call-")
-        self._files += 1
-        return open(os.path.join(self._folder.name, str(self._files)), "xb")
+        # As one step of Python's: a Ctrl-C comes before it or after it.
+        self._opened += map(_created, [os.path.join(self._folder.name, str(len(self._opened) + 1))])
+        return self._opened[-1]
+
+
+_created: Callable[[str], BinaryIO] = functools.partial(open, mode="xb")  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
@@ -169,23 +177,13 @@ class _Spool:
         if self._file is None and self._size_bytes <= self._most_bytes:
             self.held += piece
             return piece.nbytes
-        try:
-            with _in_temporary_files():
-                if self._file is None:
-                    self._file = self._packing.open_file()
-                    self._file.write(self.held)
-                    self.held = bytearray()
-                self._file.write(piece)
-        except DiskError:
-            self.close()
-            raise
+        with _in_temporary_files():
+            if self._file is None:
+                self._file = self._packing.open_file()
+                self._file.write(self.held)
+                self.held = bytearray()
+            self._file.write(piece)
         return piece.nbytes
-
-    def close(self) -> None:
-        if self._file is not None:
-            # What there was no room for is not written now either.
-            with contextlib.suppress(OSError):
-                self._file.close()
 
     def finished(self) -> Optional[Parcel]:
         """The file that it became; `None` = what was written is held."""
