@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -379,6 +380,38 @@ def test_modules_of_the_project_take_the_place_of_none_that_the_runner_needs(tmp
     assert raised is not None and (raised["type"], raised["message"]) == ("Wrong", "json 1 token"), ran["fails"].err
     assert 'raise Wrong(1, token.mine)' in raised["traceback"] and raised["pickle"]
     assert [ran[name].returned for name in ("gives", "waits", "yields")] == [b'"json"', b'"token"', b"null"]
+
+
+@pytest.mark.parametrize("name", ["fails", "fails_too", "Net.fails", "called_by_its_wrapper"])
+def test_a_traceback_begins_in_the_users_code(name: str, tmp_path: Path) -> None:
+    mine = """
+        import functools
+        import gpulayer as gl
+
+        @gl.remote
+        def fails(self=None):
+            raise ValueError("no")
+
+        fails_too = gl.remote(gl.remote(fails.options(cpus=2)))
+
+        class Net:
+            fails = fails
+
+        net = Net()
+
+        @gl.remote
+        @functools.wraps(fails)
+        def called_by_its_wrapper():
+            return net.fails()
+        """
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "mine.py").write_text(textwrap.dedent(mine))
+    entry = {"serializer": "json", "payload": "{}", "entrypoint": f"mine:{name}"}
+    ran = run(tmp_path, entry, env={"PYTHONPATH": os.path.dirname(os.path.dirname(gl.__file__))})
+    assert ran.raised is not None and ran.raised["message"] == "no", ran.err
+    frames = re.findall(r'File ".*?([^/]+)", line', ran.raised["traceback"])
+    assert frames[0] == frames[-1] == "mine.py" and ran.err == ran.raised["traceback"]
+    assert len(frames) == (4 if "wrapper" in name else 1), "of a call within the user's code all are kept"
 
 
 def test_a_call_with_code_is_read_beside_modules_of_any_name(tmp_path: Path) -> None:

@@ -26,7 +26,11 @@ def told(work: Work, fault: BaseException) -> "dict[str, Any]":
         from binascii import b2a_base64
 
     place = fault.__traceback__
-    while place is not None and os.path.dirname(place.tb_frame.f_code.co_filename) == _HERE:
+    while place is not None and (
+        os.path.dirname(place.tb_frame.f_code.co_filename) == _HERE
+        # Through it is called what a module has as a remote function.
+        or place.tb_frame.f_globals.get("__name__") == "gpulayer.remote_function"
+    ):
         place = place.tb_next
     fault.__traceback__ = place
     stage, advice = work.stage, _advice(work, fault)
