@@ -327,3 +327,30 @@ fn what_gives_way_in_the_pass_that_placed_it_waits_on() {
     world.run_out();
     assert_eq!(world.started.len(), 6, "each has its turn");
 }
+
+/// A reserved job has no promise against a higher priority. One that would have to give way at once does not start at all,
+/// and what was reserved for it goes to whom it gives way to.
+#[test]
+fn what_would_give_way_at_once_leaves_its_reservation_to_the_higher_priority() {
+    let yields = ProjectPolicy { preemptible: true, ..ProjectPolicy::default() };
+    let mut world = World::new(Policy { reservations: 1, ..project(yields) }, &[4, 4]);
+    let victim = world.submit(Wish::new("vision", 4, 100));
+    world.submit(Wish::new("speech", 3, 10));
+    world.pass();
+    let reserved = world.submit(Wish::new("vision", 4, 1));
+    // It would overtake.
+    world.submit(Wish::new("vision", 1, 100));
+    world.pass();
+    assert!(world.placer.reservations().of(JobId::from_u128(reserved)).unwrap().free_by.is_some());
+    let urgent = world.submit(Wish { priority: 1, nodes: 2, ..Wish::new("other", 4, 1) });
+    world.pass();
+    assert!(world.go_on(), "and it is no broken promise");
+    assert_eq!(
+        (&world.preempted[..], world.waits(reserved), world.waits(urgent)),
+        (&[victim][..], true, true)
+    );
+    assert!(world.requeue_preempted());
+    world.pass();
+    world.run_out();
+    assert_eq!((world.started[&urgent], world.waits(reserved)), (10, false), "and each has its turn");
+}

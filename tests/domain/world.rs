@@ -270,6 +270,13 @@ impl World {
             }
             self.start(placed);
         }
+        // Or it takes what was reserved to wait there for tasks that it stops elsewhere.
+        for (_, reservation) in self.placer.reservations().all() {
+            let was = reservation.parts.iter().filter_map(|part| reserved.get(&part.worker_id));
+            self.excused.extend(
+                was.filter(|(_, priority)| reservation.priority > *priority).map(|(number, _)| *number),
+            );
+        }
         for preemption in &pass.preemptions {
             let victim = preemption.place.job_id.as_u128();
             let is_new = pass.placements.iter().any(|placed| placed.place() == preemption.place);
