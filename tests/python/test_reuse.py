@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -127,6 +128,40 @@ def test_edited_code_never_meets_an_old_process_and_unedited_code_finds_its_modu
     (project / "parts" / "late.py").write_text("VALUE = 2")
     other, calls, value = call("parts.late")
     assert other != pid and (calls, value) == (1, 2)
+
+
+def test_a_function_of_a_project_that_calls_another_does_so_in_each_of_its_calls(
+    client: gl.Client, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".gpulayerignore").touch()
+    (tmp_path / "in_turn.py").write_text(
+        textwrap.dedent(f"""
+            import os
+            import gpulayer as gl
+            @gl.remote(cpus=0.1)
+            def inner(x):
+                return x + 1
+            @gl.remote(reuse=True, cpus=0.1)
+            def outer(x):
+                os.environ["GPULAYER_HOME"] = {str(home)!r}
+                return os.getpid(), inner.run(x)
+        """)
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outer = importlib.import_module("in_turn").outer
+    monkeypatch.setitem(sys.modules, "in_turn", sys.modules["in_turn"])
+
+    @gl.remote(reuse=True, cpus=0.1)
+    def program(x: int, where: str) -> tuple[int, int]:
+        os.environ["GPULAYER_HOME"] = where
+        # Where the project came along, as it does for what calls another of its functions.
+        import in_turn  # type: ignore[import-not-found]
+
+        return os.getpid(), in_turn.inner.run(x)
+
+    for called in (outer.run, lambda x: program.run(x, str(home))):
+        first, second = called(1), called(2)
+        assert (first[1], second[1]) == (2, 3) and first[0] == second[0], "of one process"
 
 
 def test_two_programs_of_one_source_each_have_their_own_modules(client: gl.Client, tmp_path: Path) -> None:

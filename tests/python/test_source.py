@@ -160,6 +160,42 @@ def test_what_would_call_another_function_than_the_one_here_is_refused(
         Submission(gl.remote(client=client)(uses), lambda _: {"workload": {"function": {}}})
 
 
+def test_a_module_is_where_its_path_leads_now(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("v1", "v2"):
+        loaded(monkeypatch, "mine", tmp_path / version / "mine.py")
+        (tmp_path / version / "pyproject.toml").touch()
+        (tmp_path / version / "linked.py").symlink_to(f"{version}_linked.py")
+        (tmp_path / version / f"{version}_linked.py").touch()
+    current = tmp_path / "current"
+    current.symlink_to("v1")
+    loaded(monkeypatch, "mine", current / "mine.py")
+    loaded(monkeypatch, "linked", current / "linked.py")
+    monkeypatch.setattr(source, "_starts", lambda: [current.resolve()])
+    before = found(called="mine")
+    current.unlink()
+    current.symlink_to("v2")
+    after = found(called="mine")
+    assert before is not None and before.root == tmp_path / "v1" and after is not None and after.root == tmp_path / "v2"
+    assert [Path(file).name for file, *_ in after.seen] == ["v2_linked.py", "mine.py"]
+    shutil.rmtree(tmp_path / "v2")
+    assert dict(source._own())["mine"] == str(tmp_path / "v2" / "mine.py")
+
+
+def test_the_folder_of_the_workers_own_programs_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    programs = tmp_path / "runner" / "0f"
+    for name, file in (("", "_gpulayer_runner/__init__.py"), (".work", "_gpulayer_runner/work.py")):
+        loaded(monkeypatch, f"_gpulayer_runner{name}", programs / file)
+    for name in ("_gpulayer_main", "__main__"):
+        loaded(monkeypatch, name, programs / "run.py")
+    assert programs not in source._starts() and found() is None
+    loaded(monkeypatch, "mine", tmp_path / "project" / "mine.py")
+    here = found()
+    assert here is not None and here.root == tmp_path / "project"
+
+
 def test_an_edit_is_seen_and_nothing_else(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded(monkeypatch, "mine", project / "mine.py")
     before = found()

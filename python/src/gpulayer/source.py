@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Callable, Iterator, Optional
 
 from .errors import ConfigurationError
 
@@ -138,6 +138,8 @@ def _starts() -> Iterator[Path]:
     """Where projects are looked for; first in the program itself, if it is an archive."""
     program = getattr(sys.modules.get("__main__"), "__file__", None)
     place = Path(program).resolve().parent if program else None
+    if place is not None and str(place) == _runner():
+        place = None
     if place is not None and place.is_file():
         yield place
     try:
@@ -237,14 +239,24 @@ def above(name: str, file: Path) -> Path:
 def _own() -> list[tuple[str, str]]:
     """Names and files of the loaded modules that may be a project's."""
     own: list[tuple[str, str]] = []
-    program = sys.modules.get("__main__")
+    program, runner = sys.modules.get("__main__"), os.path.join(_runner() or "", "")
+    # Many of them lie in one folder.
+    is_one = functools.lru_cache(maxsize=None)(_is_one)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        real = _real(file) if isinstance(file, str) else None
+        real = _real(file, is_one) if isinstance(file, str) else None
         # `multiprocessing` gives the program a second name.
-        if real is not None and module is not program and name.partition(".")[0] != "gpulayer":
+        if real is None or module is program or name.partition(".")[0] == "gpulayer":
+            continue
+        if not (runner and real.startswith(runner)):
             own.append((name, real))
     return own
+
+
+def _runner() -> Optional[str]:
+    """Of a job that is a function's: the folder of the worker's programs that call it, which are nobody's project."""
+    file = getattr(sys.modules.get("_gpulayer_runner"), "__file__", None)
+    return os.path.dirname(os.path.dirname(os.path.realpath(file))) if isinstance(file, str) else None
 
 
 def _modules(root: Path, own: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -267,12 +279,41 @@ def _library() -> tuple[str, ...]:
     return tuple(os.path.join(os.path.realpath(path), "") for path in paths)
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def _real(file: str) -> Optional[str]:
+def _is_one(path: str, other: str) -> bool:
+    """Whether they lead to the same place; so it is believed of a path that leads nowhere any more."""
+    if path == other:
+        return True
+    try:
+        now = os.stat(path)
+    except OSError:
+        return True
+    try:
+        return os.path.samestat(now, os.stat(other))
+    except OSError:
+        return False
+
+
+#: Modules' files without links; before it, two paths that lead to one place as long as that is right.
+_reals: dict[str, tuple[str, str, Optional[str]]] = {}
+
+
+def _real(file: str, is_one: Callable[[str, str], bool] = _is_one) -> Optional[str]:
     """A module's file without links; `None` = it is in a folder of packages, or Python's own. Kept: modules are some
     thousand, and each call looks at all of them."""
-    real = os.path.realpath(file)
-    return None if real.startswith(_library()) or _PACKAGES.intersection(Path(real).parts) else real
+    known = _reals.get(file)
+    if known is not None and is_one(*known[:2]):
+        return known[2]
+    real: Optional[str] = os.path.realpath(file)
+    assert real is not None
+    folder, name = os.path.split(file)
+    there, real_name = os.path.split(real)
+    # A folder has no second name but by a link, which may lead elsewhere later. Where the file is a link itself, it is
+    # what that leads to which may be another.
+    links = (folder, there) if name == real_name and os.path.realpath(folder) == there else (file, real)
+    if real.startswith(_library()) or _PACKAGES.intersection(Path(real).parts):
+        real, links = None, ("", "")
+    _reals[file] = (*links, real)
+    return real
 
 
 def _seen(modules: list[tuple[str, str]]) -> Iterator[tuple[str, int, int]]:
