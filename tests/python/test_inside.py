@@ -251,6 +251,61 @@ gl.metrics(Int(), loss=Float(), right=Int())
         gl.progress(text)
 
 
+def test_what_the_worker_would_not_read_is_left_out_and_the_rest_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    env = {"GPULAYER_PROGRESS_FILE": str(path)}
+    out = ran('gl.progress(3, 10)\ngl.metrics(1, note="caf\\udce9", **{"n\\udce9": 1, "é": "é"})', tmp_path, **env)
+    assert out == "step 1 note=caf\ufffd n\ufffd=1 é=é\n"
+    metrics = {"note": "caf\ufffd", "n\ufffd": 1, "é": "é"}
+    assert said_of(path) == {"done": 3, "total": 10, "step": 1, "metrics": metrics}
+    body = """
+import warnings
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for step in (2, 3):
+        gl.metrics(step, **{f"layer{i}/grad_norm": i / 7 for i in range(3000)})
+    gl.checkpoint_saved()
+print(*(f"{each.filename}: {each.message}" for each in seen), sep="\\n")
+"""
+    *logged, warned = ran(body, tmp_path, **env).splitlines()
+    assert [len(line.split()) for line in logged] == [3002, 3002]
+    said = said_of(path)
+    kept = said.pop("metrics")
+    assert said == {"done": 3, "total": 10, "step": 3, "checkpoint": 1} and path.stat().st_size <= 16 << 10
+    assert list(kept) == [f"layer{number}/grad_norm" for number in range(len(kept))] and len(kept) > 300
+    left = 3000 - len(kept)
+    assert warned.startswith(f"<string>: gpulayer.metrics leaves out {left} of 3000 metrics beside the job's progress")
+    assert "where 15 KiB of them fit" in warned
+
+
+def test_what_another_wrote_takes_the_room_of_no_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    path.write_text(json.dumps({"done": 1, "checkpoint": 4, "mine": "x" * 20_000}))
+    ran("gl.checkpoint_saved()", tmp_path, GPULAYER_PROGRESS_FILE=str(path))
+    assert said_of(path) == {"done": 1, "checkpoint": 5}
+
+
+def test_a_number_that_the_worker_cannot_take_is_told_as_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    body = """
+import warnings
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for step in (-1, -2):
+        gl.metrics(step, loss=1.0, big=10**400)
+print(*(each.message for each in seen), sep="\\n")
+"""
+    assert ran(body, tmp_path, GPULAYER_PROGRESS_FILE=str(path)).splitlines() == [
+        "loss=1",
+        "loss=1",
+        "gpulayer.metrics leaves out big, which is larger than any float (1.8e+308)",
+        "gpulayer.metrics leaves out step, which is below 0, where steps begin",
+    ]
+    assert said_of(path) == {"metrics": {"loss": 1.0}}
+    with pytest.raises(ValueError, match="done is larger than any float"):
+        gl.progress(10**400)
+
+
 def test_what_is_no_number_is_left_out_of_a_report_and_ends_nothing(client: gl.Client) -> None:
     @gl.remote(client=client)
     def work() -> str:

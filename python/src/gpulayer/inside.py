@@ -10,6 +10,7 @@ import atexit
 import math
 import operator
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -209,23 +210,39 @@ def metrics(step: Optional[int] = None, **values: Any) -> None:
     told: dict[str, Union[int, float, str]] = {}
     for name, value in values.items():
         try:
-            told[name] = _metric(value)
+            told[_text(name)] = _metric(value)
+        except OverflowError:
+            _leave_out(name, f"{_text(name)}, which is larger than any float ({sys.float_info.max:.2g})")
         except Exception:
-            _leave_out(name, value)
+            _leave_out(name, f"{_text(name)}, which is a {type(value).__name__} and no number")
     at: Optional[int] = None
     try:
         at = None if step is None else int(step)
     except Exception:
-        _leave_out("step", step)
+        _leave_out("step", f"step, which is a {type(step).__name__} and no number")
+    if at is not None and not 0 <= at <= _LAST_STEP:
+        why = "below 0, where steps begin" if at < 0 else f"above {_LAST_STEP}"
+        _leave_out("step", f"step, which is {why}")
+        at = None
     words = [f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}" for name, value in told.items()]
     print(*([] if at is None else [f"step {at}"]), *words, flush=True)
-    _word.say(metrics=told, **({} if at is None else {"step": at}))
+    fitting = progress_file.fitting(told)
+    if len(fitting) < len(told):
+        _leave_out(
+            None,
+            f"{len(told) - len(fitting)} of {len(told)} metrics beside the job's progress, where "
+            f"{progress_file.MOST_METRICS_BYTES >> 10} KiB of them fit; its log has them all",
+        )
+    _word.say(metrics=fitting, **({} if at is None else {"step": at}))
 
 
-_left_out: set[str] = set()
+#: What the worker takes.
+_LAST_STEP = (1 << 64) - 1
+#: Names of metrics, and `None` for the many that found no room.
+_left_out: set[Optional[str]] = set()
 
 
-def _leave_out(name: str, value: Any) -> None:
+def _leave_out(name: Optional[str], what: str) -> None:
     if name in _left_out:
         return
     _left_out.add(name)
@@ -233,15 +250,23 @@ def _leave_out(name: str, value: Any) -> None:
 
     from .errors import GPUlayerWarning
 
-    text = f"gpulayer.metrics leaves out {name}, which is a {type(value).__name__} and no number"
-    warnings.warn(text, GPUlayerWarning, stacklevel=3)
+    warnings.warn(f"gpulayer.metrics leaves out {what}", GPUlayerWarning, stacklevel=3)
+
+
+def _text(given: str) -> str:
+    """Without halves of characters, which Python has for bytes of a name that are no UTF-8: nobody reads those."""
+    return "".join("\ufffd" if "\ud800" <= each <= "\udfff" else each for each in given)
 
 
 def _finite(name: str, value: Any) -> Number:
     if isinstance(value, str):
         raise TypeError(f"{name} is {value!r}: progress is a number")
-    number = _number(value)
-    if not math.isfinite(number):
+    try:
+        number = _number(value)
+        is_finite = math.isfinite(number)
+    except OverflowError:
+        raise ValueError(f"{name} is larger than any float: progress is a number that can be reached") from None
+    if not is_finite:
         raise ValueError(f"{name} is {value}: progress is a number that can be reached")
     if number < 0:
         raise ValueError(f"{name} is {value}: progress begins at 0")
@@ -250,7 +275,7 @@ def _finite(name: str, value: Any) -> Number:
 
 def _metric(value: Any) -> Union[int, float, str]:
     if isinstance(value, (bool, str)):
-        return str(value)
+        return _text(str(value))
     number = _number(value)
     # JSON has no such numbers, and they are what one wants to see.
     return number if math.isfinite(number) else str(number)

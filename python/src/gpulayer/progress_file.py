@@ -12,8 +12,11 @@ from typing import Any, Iterator, Mapping, Optional
 #: Whoever holds it writes some bytes. One that was stopped in the middle must not stop the others.
 _PATIENCE_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.01
-#: More than the worker reads.
-_MOST_BYTES = 1 << 16
+#: What the worker reads: of more it would read nothing.
+_MOST_BYTES = 16 << 10
+#: So that all else has room beside them.
+MOST_METRICS_BYTES = 15 << 10
+_FIELDS = ("done", "total", "step", "checkpoint")
 
 
 def add(path: str, news: Mapping[str, Any], counts: Mapping[str, int], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,6 +31,20 @@ def add(path: str, news: Mapping[str, Any], counts: Mapping[str, int], before: M
     return said
 
 
+def fitting(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of them that the file has room for, the first ones first."""
+    if len(json.dumps(metrics)) <= MOST_METRICS_BYTES:
+        return dict(metrics)
+    kept: dict[str, Any] = {}
+    left = MOST_METRICS_BYTES - len("{}")
+    for name, value in metrics.items():
+        left -= len(json.dumps({name: value}))
+        if left < 0:
+            break
+        kept[name] = value
+    return kept
+
+
 def _count(found: Any) -> int:
     return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
@@ -36,7 +53,7 @@ def _read(path: str) -> Optional[dict[str, Any]]:
     """What it says; `None` when it is not there, or when that cannot be told."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.loads(file.read(_MOST_BYTES))
+            found = json.loads(file.read(4 * _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -44,6 +61,9 @@ def _read(path: str) -> Optional[dict[str, Any]]:
 
 def _write(path: str, said: Mapping[str, Any]) -> None:
     text = json.dumps(said, allow_nan=False)
+    if len(text) > _MOST_BYTES:
+        # By what a program wrote there that is not ours.
+        text = json.dumps({name: said[name] for name in _FIELDS if name in said}, allow_nan=False)
     part = f"{path}.{os.getpid()}"
     try:
         with open(part, "w", encoding="utf-8") as file:
