@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import warnings
 from pathlib import Path
 
 import gpulayer as gl
@@ -141,3 +142,41 @@ def test_what_a_source_left_out_is_known_when_it_is_missed(client: gl.Client, tr
     assert [warning.pointer for warning in job.record.warnings] == ["/source"]
 
 
+
+
+def test_what_cannot_travel_of_an_input_is_told_where_it_was_asked_for(client: gl.Client, tree: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.put(tree)  # what is not meant to travel
+    (tree / "away").symlink_to("/etc/hostname")
+    (tree / "private").touch(mode=0)
+    (tree / "closed").mkdir(mode=0)
+    (tree / ".venv").mkdir()
+    (tree / "bare").mkdir()
+    (tree / "bare" / "pyvenv.cfg").touch()
+    os.mkfifo(tree / "pipe")
+    with open(os.fsencode(tree / "caf") + b"\xe9", "wb"):
+        pass
+    with pytest.warns(gl.GPUlayerWarning) as seen:
+        address = client.put(tree)
+    [told] = seen
+    assert told.filename == __file__ and str(told.message).startswith(f"{tree} travels without ")
+    named = "away (the link leads out", "private (not readable)", "closed/ (not", "pipe (neither", "caf\ufffd (the name"
+    assert sum(each in str(told.message) for each in named) == 4 and str(told.message).endswith(" and 1 more")
+    (tree / "pipe").unlink()
+    (tree / "closed").rmdir()
+    spec = gl.command(["ls", "in"], inputs={"in": tree})
+    with pytest.warns(gl.GPUlayerWarning, match=r"travels without .*private \(not readable\)(?!.* more)") as seen:
+        job = client.submit(spec)
+    assert [each.filename for each in seen] == [__file__]
+    assert job.result().reason == "completed" and "away" not in lines(job)
+    with pytest.warns(gl.GPUlayerWarning, match="private"):
+        client.submit_all([spec])[0].result()
+    with pytest.warns(gl.GPUlayerWarning, match="private") as seen:
+        assert "away" not in gl.remote(client=client, inputs={"in": tree})(lambda: os.listdir("in")).run()
+    assert [each.filename for each in seen] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(gl.GPUlayerWarning):
+            client.submit(spec | {"name": "never"})
+    assert not client.jobs(name="never") and address

@@ -4,19 +4,23 @@ digest, and only what the server lacks is sent."""
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Optional
 
 from . import artifacts, folders
 from .errors import ConfigurationError
+from .notices import Place
 from .session import Session
 from .spec import Spec, in_numbers
 
 
-async def brought(session: Session, spec: Spec) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields of a spec with what goes along at the server, and the headers that say more about it."""
+async def brought(
+    session: Session, spec: Spec, place: Optional[Place] = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of a spec with what goes along at the server, and the headers that say more about it. `place`: who is
+    told of what cannot go along."""
     fields, headers = in_numbers(spec.fields), {}
     if spec.files:
-        sent = [{**await stored(session, file), "path": path} for path, file in spec.files.items()]
+        sent = [{**await stored(session, file, place), "path": path} for path, file in spec.files.items()]
         fields["inputs"] = [*fields.get("inputs", ()), *sent]
     if spec.source is not None:
         bundle = await folders.send(session, spec.source)
@@ -25,10 +29,14 @@ async def brought(session: Session, spec: Spec) -> tuple[dict[str, Any], dict[st
     return fields, headers
 
 
-async def stored(session: Session, path: str) -> dict[str, Any]:
+async def stored(session: Session, path: str, place: Optional[Place] = None) -> dict[str, Any]:
     """A file or a folder as an input that takes it, without its place."""
     if os.path.isdir(path):
-        return {"artifact": (await folders.send(session, path)).address, "unpack": True}
+        bundle = await folders.send(session, path)
+        lacking = folders.lacking(path, bundle)
+        if lacking is not None and place is not None:
+            place.say(lacking)
+        return {"artifact": bundle.address, "unpack": True}
     if os.path.exists(path) and not os.path.isfile(path):
         # A pipe or a device may never end.
         raise ConfigurationError(f"{path} is neither a file nor a folder")

@@ -82,7 +82,7 @@ class Client:
         """The body of `submit`, on the background loop."""
         if key is not None:
             usable_key(key)
-        body, headers = await self.wire(spec)
+        body, headers = await self.wire(spec, place)
         job = await self.posted(body, key, headers, refuse_impossible)
         await place.warn([job], key is not None)
         return job
@@ -113,7 +113,7 @@ class Client:
     async def _all_submitted(self, specs: Iterable[AnySpec], key: Optional[str], place: notices.Place) -> list[Job]:
         if key is not None:
             usable_key(key)
-        wire = [(await self.wire(spec))[0] for spec in specs]
+        wire = [(await self.wire(spec, place))[0] for spec in specs]
         jobs = await self.all_posted(wire, key) if wire else []
         await place.warn(jobs, key is not None)
         return jobs
@@ -144,9 +144,13 @@ class Client:
         return read(Explanation, await self.session.call(routes.EXPLAIN, body={"spec": body}, headers=_STRICT))
 
     @both
-    async def put(self, path: Union[str, "os.PathLike[str]"]) -> str:
-        """Stores a file, or a folder as a bundle; its `artifact://…` address. Sends nothing that is there already."""
-        address: str = (await baggage.stored(self.session, os.path.abspath(path)))["artifact"]
+    def put(self, path: Union[str, "os.PathLike[str]"]) -> Coroutine[Any, Any, str]:
+        """Stores a file, or a folder as a bundle; its `artifact://…` address. Sends nothing that is there already.
+        What of a folder cannot travel is a `GPUlayerWarning`."""
+        return self._put(os.path.abspath(path), notices.here())
+
+    async def _put(self, path: str, place: notices.Place) -> str:
+        address: str = (await baggage.stored(self.session, path, place))["artifact"]
         return address
 
     async def listed(self, limit: Optional[int] = None, **filters: Any) -> list[Job]:
@@ -170,9 +174,11 @@ class Client:
         """The handle for a record: a `Job`, a `FunctionJob` or a `Map`."""
         return job_of(self, raw)
 
-    async def wire(self, spec: AnySpec) -> tuple[dict[str, Any], dict[str, str]]:
+    async def wire(
+        self, spec: AnySpec, place: Optional[notices.Place] = None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
         """A spec as it is sent, with what goes along at the server, and headers that say more about it."""
-        fields, headers = await baggage.brought(self.session, spec if isinstance(spec, Spec) else Spec(spec))
+        fields, headers = await baggage.brought(self.session, spec if isinstance(spec, Spec) else Spec(spec), place)
         return (with_recorded(fields, os.environ) if self._own else fields), headers
 
     def close(self) -> None:

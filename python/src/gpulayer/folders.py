@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
@@ -19,7 +20,14 @@ _LOG = logging.getLogger("gpulayer")
 
 #: Carries what was left out of a source, so that an end that misses such a file says so.
 LEFT_OUT_HEADER = "X-GpuLayer-Left-Out"
-
+#: By whom something was left out that no file of the user's names.
+_BY_ITSELF = "the bundle"
+#: Stands for each byte of a name that is no UTF-8.
+_NO_CHARACTER = "\ufffd"
+#: The owner's bits: as the bundle's maker reads them, also for root.
+_MAY_LIST = stat.S_IRUSR | stat.S_IXUSR
+#: So many are named.
+_NAMED = 4
 
 #: What this process sent, by address.
 _sent: dict[str, str] = {}
@@ -67,6 +75,36 @@ async def send(session: Session, folder: str) -> Bundle:
     answer = json.loads(out)
     _sent[answer["artifact"]] = folder
     return Bundle(answer["artifact"], tuple(answer.get("left_out", ())))
+
+
+def lacking(folder: str, bundle: Bundle) -> Optional[str]:
+    """What of a folder could not travel, in words; not what is not meant to. Nobody tells later of an input's."""
+    troubles = ((str(left["path"]), _trouble(folder, left)) for left in bundle.left_out)
+    told = [f"{path} ({why})" for path, why in troubles if why is not None]
+    if not told:
+        return None
+    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return f"{folder} travels without {', '.join(told[:_NAMED])}{more}"
+
+
+def _trouble(folder: str, left: Mapping[str, Any]) -> Optional[str]:
+    """Why it could not travel. The bundle's maker does not say that of single files; caches and environments, which are
+    folders, are not meant to."""
+    if left["by"] != _BY_ITSELF:
+        return None
+    path = str(left["path"])
+    place = os.path.join(folder, path.rstrip("/"))
+    if _NO_CHARACTER in os.path.basename(place):
+        return "the name is not UTF-8"
+    if os.path.islink(place):
+        return "the link leads out of the tree, or in a circle"
+    try:
+        mode = os.lstat(place).st_mode
+    except OSError:
+        return "it is not there any more"
+    if path.endswith("/") and mode & _MAY_LIST == _MAY_LIST:
+        return None
+    return "not readable" if stat.S_ISDIR(mode) or stat.S_ISREG(mode) else "neither a file nor a folder"
 
 
 def _env(session: Session) -> dict[str, str]:

@@ -465,7 +465,7 @@ class Submission:
         await self._send(parcels)
         items = spec.fields.get("array", {}).get("items", ())
         is_small = sum(len(item["payload"]) + 100 for item in items) < _SINGLE_BYTES
-        body, headers = await self._client.wire(spec)
+        body, headers = await self._client.wire(spec, self.place)
         headers = headers if bundle is None else {**bundle.headers, **headers}
         key = self._key or secrets.token_hex(16)
         client, refuse_impossible = self._client, self._refuse_impossible
