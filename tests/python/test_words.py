@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Iterator
@@ -16,7 +17,7 @@ from gpulayer.advice import in_words
 from gpulayer.endpoint import Endpoint, connection_string
 from gpulayer.quantities import shown_size, shown_span, size_bytes, span_s
 from gpulayer.server_choice import Choice, choose
-from gpulayer.spec import in_numbers, with_recorded
+from gpulayer.spec import _python_folder, in_numbers, own_python, with_recorded
 from gpulayer.wire import read
 
 PIN = "sha256:" + "ab" * 32
@@ -238,6 +239,36 @@ def test_on_the_own_daemon_a_command_finds_this_environment_unless_told_otherwis
     recorded = with_recorded(fields, {"PATH": "/bin", "VIRTUAL_ENV": "/venv", "HOME": "/root", "CONDA_PREFIX": ""})
     assert recorded["env"] == {"PATH": "/mine", "VIRTUAL_ENV": "/venv"}
     assert recorded["shell_env"] == ["VIRTUAL_ENV"], "what counts on this machine alone"
+
+
+def test_of_a_variable_that_is_not_utf_8_the_other_paths_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"PATH": "/caf\udce9:/bin", "LD_LIBRARY_PATH": "/caf\udce9", "CONDA_PREFIX": "/c\udce9"}
+    fields = dict(gl.command(["x"]).fields)
+    assert with_recorded(fields, environ)["env"] == {"PATH": "/bin"}
+    called = with_recorded({"workload": {"function": {}}}, environ)["env"]
+    assert called["PATH"].split(":")[1:] == ["/bin"] and called.keys() <= {"PATH", "VIRTUAL_ENV"}
+    monkeypatch.setattr(sys, "executable", "/caf\udce9/python3")
+    _python_folder.cache_clear()
+    try:
+        assert own_python(environ) == {}
+    finally:
+        _python_folder.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"env": {"A": "caf\udce9"}}, r"env['A']='caf\udce9' cannot be sent: it has bytes that are not UTF-8"),
+        ({"env": {"caf\udce9": "1"}}, r"env has the key 'caf\udce9': it has bytes"),
+        ({"argv": ["ls", "caf\udce9"]}, r"workload['command']['argv'][1]='caf\udce9' cannot be sent"),
+        ({"name": "caf\udce9"}, r"name='caf\udce9' cannot be sent"),
+        ({"labels": {"a": "caf\udce9"}}, r"labels['a']='caf\udce9' cannot be sent"),
+        ({"inputs": {"caf\udce9": "."}}, r"inputs[0]='caf\udce9' cannot be sent"),
+    ],
+)
+def test_what_is_not_utf_8_is_told_by_the_field_that_has_it(wrong: Any, named: str) -> None:
+    with pytest.raises(gl.ConfigurationError, match=re.escape(named)):
+        gl.command(**{"argv": ["true"], **wrong})
 
 
 def test_a_line_of_shell_is_no_argv() -> None:

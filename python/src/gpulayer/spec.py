@@ -17,7 +17,7 @@ from .both import both
 from .errors import ConfigurationError
 from .python_environment import Requirements, python_field
 from .quantities import Size, Span, size_bytes, span_s
-from .word_types import check, plain
+from .word_types import check, is_whole, plain
 
 if TYPE_CHECKING:
     from .client import Client
@@ -170,6 +170,7 @@ def command(
     files: dict[str, str] = {}
     if inputs:
         fields["inputs"] = _inputs(inputs, files)
+        plain(list(files), "inputs")
     folder = None if source is None or is_address(source) else os.path.abspath(source)
     return Spec(plain(_merged(fields, more)), files, folder)
 
@@ -224,7 +225,8 @@ def with_recorded(fields: dict[str, Any], environ: Mapping[str, str]) -> dict[st
     env = fields.get("env") or {}
     if not isinstance(env, Mapping):
         return fields
-    recorded = {name: environ[name] for name in RECORDED if environ.get(name)}
+    found = {name: _whole(environ.get(name, "")) for name in RECORDED}
+    recorded = {name: value for name, value in found.items() if value}
     if "function" in workload:
         recorded.update(own_python(environ))
     of_shell = sorted(set(recorded) - set(env))
@@ -234,10 +236,17 @@ def with_recorded(fields: dict[str, Any], environ: Mapping[str, str]) -> dict[st
 def own_python(environ: Mapping[str, str]) -> dict[str, str]:
     """What makes this interpreter the `python3` of a job, also where nobody activated its environment."""
     folder = _python_folder(sys.executable or "")
-    if folder is None:
+    if folder is None or not is_whole(folder):
         return {}
-    found = {"PATH": os.pathsep.join(dict.fromkeys([folder, *environ.get("PATH", "").split(os.pathsep)]))}
-    return {**found, "VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else found
+    path = _whole(environ.get("PATH", ""))
+    found = {"PATH": os.pathsep.join(dict.fromkeys([folder, *path.split(os.pathsep)]))}
+    in_environment = sys.prefix != sys.base_prefix and is_whole(sys.prefix)
+    return {**found, "VIRTUAL_ENV": sys.prefix} if in_environment else found
+
+
+def _whole(paths: str) -> str:
+    """Those of several paths that JSON has texts for."""
+    return os.pathsep.join(filter(is_whole, paths.split(os.pathsep)))
 
 
 @functools.lru_cache(maxsize=1)

@@ -57,6 +57,7 @@ def _is_place(given: Any) -> bool:
     return isinstance(given, (str, os.PathLike))
 
 
+_HALVES = "it has bytes that are not UTF-8, or half a character"
 _KEY = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 #: How much of something wrong an error shows, in characters.
 _SHOWN = 60
@@ -131,11 +132,13 @@ def _shown(given: Any) -> str:
 
 def plain(given: Any, where: str = "") -> Any:
     """As JSON has it: numbers of numpy, paths and durations as numbers and texts. `where` says in an error what it is."""
-    if given is None or type(given) in (str, int, bool):
+    if given is None or type(given) in (int, bool):
         return given
     if isinstance(given, float) and math.isfinite(given):
         return float(given)
     if isinstance(given, str):
+        if not is_whole(given):
+            raise ConfigurationError(f"{where}={_shown(given)} cannot be sent: {_HALVES}")
         return str(given)
     if isinstance(given, Mapping):
         return {_key(key, where): plain(each, f"{where}[{key!r}]" if where else str(key)) for key, each in given.items()}
@@ -157,6 +160,16 @@ def plain(given: Any, where: str = "") -> Any:
 
 
 def _key(key: Any, where: str) -> str:
-    if isinstance(key, str):
-        return key
-    raise ConfigurationError(f"{where} has the key {key!r}, and names are text")
+    if not isinstance(key, str):
+        raise ConfigurationError(f"{where} has the key {key!r}, and names are text")
+    if not is_whole(key):
+        raise ConfigurationError(f"{where or 'a job'} has the key {key!r}: {_HALVES}")
+    return key
+
+
+def is_whole(text: str) -> bool:
+    """Whether it can be written as UTF-8. Python has halves of characters for bytes of a name or a variable that are not."""
+    try:
+        return text.isascii() or bool(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        return False
