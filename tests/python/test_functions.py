@@ -732,7 +732,7 @@ def test_a_function_needs_no_file(how: str, tmp_path: Path) -> None:
     space: dict[str, Any] = {}
     exec(script.replace("print(f.run(1))", "value = f.run(1)"), space)
     assert space["value"] == 2
-    command = [sys.executable, "-W", "error", how, *([script] if how == "-c" else [])]
+    command = [sys.executable, "-W", "error", "-bb", how, *([script] if how == "-c" else [])]
     env = dict(os.environ, PYTHONPATH=SOURCES)
     done = subprocess.run(
         command, cwd=tmp_path, env=env, input="" if how == "-c" else script, capture_output=True, text=True, check=False

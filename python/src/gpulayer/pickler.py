@@ -23,9 +23,12 @@ def _code_with_its_file(code: CodeType) -> Any:
     reduced: Any = cloudpickle.Pickler.dispatch_table[CodeType](code)
     make, arguments = reduced
     return make, tuple(
-        code.co_filename if each == "<dynamic-code>" else _in_order(each) if each is code.co_consts else each
+        # By `python -bb` bytes must not be compared with a text.
+        code.co_filename if isinstance(each, str) and each == "<dynamic-code>"
+        else _in_order(each) if each is code.co_consts
+        else each
         for each in arguments
-    )
+    )  # fmt: skip
 
 
 def _in_order(constant: Any) -> Any:
