@@ -251,6 +251,23 @@ def test_a_module_that_was_left_out_of_the_project_is_told_with_how_to_bring_it(
     assert f"no project travelled with this job: name the folder that holds it, source='{project}'" in str(lost), 'source="none"'
 
 
+def test_a_module_of_another_name_than_its_file_is_told_that(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / ".gpulayerignore").touch()
+    monkeypatch.setitem(folders._sent, "artifact://sha256/1", str(project))
+    words = {"type": "ModuleNotFoundError", "module": "builtins", "stage": "load", "advice": None, "traceback": ""}
+    for name, file, do in (
+        ("other", "loose.py", "load it as loose, or name the file other.py"),
+        ("parts.other", "parts/__init__.py", "load it as parts, or name the file parts/other.py"),
+        ("parts.mine", "mine.py", "load it as mine, or name the file parts/mine.py"),
+        ("loose_1", "loose-1.py", "by the names of their files: name the file loose_1.py"),
+    ):
+        loaded(monkeypatch, name, project / file)
+        for spec in ({"source": "artifact://sha256/1"}, {}):
+            lost = str(error_of({**words, "message": f"No module named '{name}'"}, "…abc", spec=spec))
+            assert f"{name} is {project}/{file} here, which was loaded under another name" in lost and do in lost
+            assert ".gpulayerignore" not in lost and "source=" not in lost
+
+
 def test_a_module_that_a_call_by_name_lacks_is_not_looked_for_in_projects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

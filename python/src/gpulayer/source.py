@@ -87,6 +87,14 @@ def why_not_there(name: str, sent: Optional[str], is_auto: bool) -> Optional[str
     file = _place(name)
     if file is None or is_installed(str(file)) or name.partition(".")[0] == "gpulayer":
         return None
+    found_as = file.parent if file.stem == "__init__" else file.with_name(file.name.partition(".")[0])
+    names = name.split(".")
+    if found_as.parts[-len(names) :] != tuple(names):
+        load_it = f"load it as {found_as.name}, or " if found_as.name.isidentifier() else ""
+        return (
+            f"{name} is {file} here, which was loaded under another name than the file's, and elsewhere modules are "
+            f"found by the names of their files: {load_it}name the file {'/'.join(names)}.py"
+        )
     root = None if sent is None else Path(sent).resolve()
     if root is not None and root in file.resolve().parents:
         place = file.resolve().relative_to(root).as_posix()
