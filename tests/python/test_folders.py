@@ -83,6 +83,9 @@ def test_a_server_that_is_not_there_is_told_as_by_any_call(home: Path, tree: Pat
 
 
 def test_a_folder_that_cannot_travel_says_why(client: gl.Client, tmp_path: Path) -> None:
+    for name in ("a\0b", "\ud800"):
+        with pytest.raises(gl.ConfigurationError, match="is no path that a file could have"):
+            client.put(name)
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(300 << 20)
     with pytest.raises(gl.ConfigurationError, match="its largest files: huge"):

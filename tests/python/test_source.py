@@ -299,8 +299,9 @@ def test_what_is_known_of_the_end_beyond_the_exception_comes_with_it() -> None:
 
 
 def test_a_source_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(gl.ConfigurationError, match="is no folder"):
-        found(str(tmp_path / "absent"))
+    for name in ("absent", "x" * 300, "y/" * 3000, "a\0b", "\ud800"):
+        with pytest.raises(gl.ConfigurationError, match="is no folder"):
+            found(str(tmp_path / name))
     assert found(str(tmp_path)) == Source(tmp_path.resolve())
 
 

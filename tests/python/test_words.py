@@ -322,6 +322,14 @@ def test_a_word_of_a_wrong_type_says_how_it_is_written(wrong: Any, written: str)
             gl.remote(**wrong)(len)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_what_no_file_can_be_called_is_no_file(name: str) -> None:
+    with pytest.raises(gl.ConfigurationError, match='source is a folder, or the address of a bundle: source="."'):
+        gl.command(["true"], source=name)
+    with pytest.raises(gl.ConfigurationError, match="inputs is a mapping of paths in the workspace to what comes there"):
+        gl.command(["true"], inputs={"x": name})
+
+
 class Whole:
     """As `numpy.int64`."""
 

@@ -11,6 +11,7 @@ from .errors import ConfigurationError
 from .notices import Place
 from .session import Session
 from .spec import Spec, in_numbers
+from .word_types import is_path
 
 
 async def brought(
@@ -31,6 +32,8 @@ async def brought(
 
 async def stored(session: Session, path: str, place: Optional[Place] = None) -> dict[str, Any]:
     """A file or a folder as an input that takes it, without its place."""
+    if not is_path(path):
+        raise ConfigurationError(f"{path!r} is no path that a file could have")
     if os.path.isdir(path):
         bundle = await folders.send(session, path)
         lacking = folders.lacking(path, bundle)

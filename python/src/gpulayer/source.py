@@ -38,8 +38,8 @@ def found(given: str = "auto", called: Optional[str] = None, is_named: bool = Fa
         return None
     own = _own()
     if given != "auto":
-        root = Path(given).resolve()
-        if not root.is_dir():
+        root = _folder(given)
+        if root is None:
             raise ConfigurationError(f"source={given!r} is no folder; give one, `auto`, `none` or a bundle's address")
         return _with_others(_source(root, _modules(root, own)), own, called)
     file = dict(own).get(called or "")
@@ -68,6 +68,15 @@ def found(given: str = "auto", called: Optional[str] = None, is_named: bool = Fa
     nearest = root_above(Path(file).parent, _home()) if file is not None else None
     chosen = first if nearest is None else _source(nearest, _modules(nearest, own))
     return None if chosen is None else _with_others(chosen, own, called)
+
+
+def _folder(given: str) -> Optional[Path]:
+    try:
+        root = Path(given).resolve()
+        return root if root.is_dir() else None
+    except (OSError, ValueError):
+        # A name that is too long, has a NUL in it, or half a character.
+        return None
 
 
 def root_above(folder: Path, home: Optional[Path]) -> Optional[Path]:

@@ -8,7 +8,7 @@ import operator
 import os
 import re
 from datetime import timedelta
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Union
 
 from .errors import ConfigurationError
 from .quantities import span_s
@@ -28,8 +28,9 @@ def _is_listed(given: Any, *kinds: type) -> bool:
 
 
 def _is_named(given: Any) -> bool:
-    places = (str, os.PathLike, Mapping, tuple)
-    return isinstance(given, Mapping) and all(isinstance(each, places) for each in given.values())
+    if not isinstance(given, Mapping):
+        return False
+    return all(_is_place(each) or isinstance(each, (Mapping, tuple)) for each in given.values())
 
 
 def _is_iterable(given: Any) -> bool:
@@ -54,7 +55,7 @@ def _is_span(given: Any) -> bool:
 
 
 def _is_place(given: Any) -> bool:
-    return isinstance(given, (str, os.PathLike))
+    return isinstance(given, (str, os.PathLike)) and is_path(given)
 
 
 _HALVES = "it has bytes that are not UTF-8, or half a character"
@@ -165,6 +166,14 @@ def _key(key: Any, where: str) -> str:
     if not is_whole(key):
         raise ConfigurationError(f"{where or 'a job'} has the key {key!r}: {_HALVES}")
     return key
+
+
+def is_path(given: Union[str, "os.PathLike[Any]"]) -> bool:
+    """Whether a file of this machine may have this name."""
+    try:
+        return b"\0" not in os.fsencode(given)
+    except UnicodeEncodeError:
+        return False
 
 
 def is_whole(text: str) -> bool:
