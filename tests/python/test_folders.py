@@ -178,6 +178,8 @@ def test_what_cannot_travel_of_an_input_is_told_where_it_was_asked_for(client: g
     with pytest.warns(gl.GPUlayerWarning, match="private") as seen:
         assert "away" not in gl.remote(client=client, inputs={"in": tree})(lambda: os.listdir("in")).run()
     assert [each.filename for each in seen] == [__file__]
+    many = [{"by": "the bundle", "path": f"{number}\ufffd"} for number in range(64)]
+    assert str(folders.lacking("f", folders.Bundle("a", tuple(many)))).endswith(" and at least 60 more")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(gl.GPUlayerWarning):

@@ -28,6 +28,8 @@ _NO_CHARACTER = "\ufffd"
 _MAY_LIST = stat.S_IRUSR | stat.S_IXUSR
 #: So many are named.
 _NAMED = 4
+#: So many the bundle's maker names.
+_MOST_LEFT_OUT = 64
 
 #: What this process sent, by address.
 _sent: dict[str, str] = {}
@@ -83,7 +85,8 @@ def lacking(folder: str, bundle: Bundle) -> Optional[str]:
     told = [f"{path} ({why})" for path, why in troubles if why is not None]
     if not told:
         return None
-    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    count = f"{'at least ' if len(bundle.left_out) >= _MOST_LEFT_OUT else ''}{len(told) - _NAMED}"
+    more = f" and {count} more" if len(told) > _NAMED else ""
     return f"{folder} travels without {', '.join(told[:_NAMED])}{more}"
 
 
