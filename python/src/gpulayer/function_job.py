@@ -18,6 +18,7 @@ from typing import (
 )
 
 from .both import finished
+from .errors import RemoteError
 from .job_handle import Job
 from .quantities import Span
 from .results import Outcome, fetched, outcome, outcomes
@@ -45,7 +46,8 @@ class FunctionJob(Job, Generic[R]):
         self, timeout: Optional[Span] = None, *, even_if_failed: bool = False, progress: Optional[bool] = None
     ) -> Callable[[], R]:
         """Waits, and gives what the function returned; raises what it raised, as itself, with where it was raised as
-        its cause. A job that ended otherwise is a `JobFailedError`, with `even_if_failed` only when the function had not
+        its cause. Of a map's job that makes several calls (`chunksize`) it is the list of their values, or else what the
+        first of them raised that did. A job that ended otherwise is a `JobFailedError`, with `even_if_failed` only when the function had not
         returned before. `timeout` as of `wait`: `WaitTimeoutError`, and the job goes on."""
         return await self.outcome(timeout, progress, even_if_failed)
 
@@ -71,16 +73,28 @@ class FunctionJob(Job, Generic[R]):
         """The body of `result`, on the background loop."""
         await self._wait(timeout, progress)
         if self.has_result or (even_if_failed and self.had_returned):
-            found = await fetched(self.client.session, self)
-            if self.record.parent and calls_of(self.record.labels, 1)[1] > 1:
-                several = await outcomes(found, self, 1)
-                return lambda: [each() for each in several]
-            return outcome(found, self)
+            total, each = calls_of(self.record.labels, 1) if self.record.parent else (1, 1)
+            if each > 1:
+                several = await self.each_outcome(calls_at(self.record.array_index or 0, total, each))
+                return lambda: [take() for take in several]
+            return outcome(await fetched(self.client.session, self), self)
         if self.succeeded:
             # Says what is wrong with it.
             await fetched(self.client.session, self)
         end = await self._result(timeout, progress)
         return lambda: end
+
+    async def each_outcome(self, calls: int) -> list[Outcome]:
+        """What came of each of so many calls, of one that makes several."""
+        found = await outcomes(await fetched(self.client.session, self), self, calls) if self.has_outcomes else []
+        return found + [self.without_outcome] * (calls - len(found))
+
+    def without_outcome(self) -> Any:
+        """Of a call of which it left none, having ended."""
+        __tracebackhide__ = True
+        if self.succeeded:
+            raise RemoteError(f"job {self} succeeded, and what it left tells nothing of this call", stage="return")
+        raise self.failure(())
 
     @property
     def has_result(self) -> bool:

@@ -15,7 +15,6 @@ from .errors import (
     DaemonError,
     GPUlayerError,
     NoWorkerFitsError,
-    RemoteError,
     UnexpectedAnswerError,
     WaitTimeoutError,
 )
@@ -24,7 +23,7 @@ from .function_job import FunctionJob, calls_at, calls_of
 from .line import Line as Connections
 from .quantities import Span, patience_s, shown_span
 from .records import Explanation
-from .results import Outcome, fetched, outcomes
+from .results import Outcome
 from .terminal import Line
 
 if TYPE_CHECKING:
@@ -156,11 +155,8 @@ class MapFeed:
         place = child.record.array_index or 0
         first, calls = place * each, self._calls(place)
         if each == 1:
-            return [(first, await child.outcome(progress=False))] if child.has_result else [(first, _failure(child))]
-        found: list[Outcome] = []
-        if child.has_outcomes:
-            found = await outcomes(await fetched(self._session, child), child, calls)
-        found += [_failure(child)] * (calls - len(found))
+            return [(first, await child.outcome(progress=False) if child.has_result else child.without_outcome)]
+        found = await child.each_outcome(calls)
         return [(first + at, one) for at, one in enumerate(found)]
 
     def _calls(self, index: int) -> int:
@@ -341,14 +337,3 @@ def _runs(places: list[int]) -> list[tuple[int, int]]:
         else:
             runs.append((place, place))
     return runs
-
-
-def _failure(child: FunctionJob[Any]) -> Outcome:
-    """Of a job that ended without an outcome of its function."""
-
-    def take() -> Any:
-        if child.succeeded:
-            raise RemoteError(f"job {child} succeeded, and what it left tells nothing of this call", stage="return")
-        raise child.failure(())
-
-    return take
