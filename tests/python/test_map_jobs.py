@@ -17,16 +17,27 @@ def away(client: gl.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("gpulayer.default._client", client)
 
 
+def blob(home: Path, child: Any) -> Path:
+    """Where the server keeps the result of a job."""
+    digest: str = child.record.result["artifact"].rsplit("/", 1)[1]
+    return home / "state" / "artifacts" / "sha256" / digest[:2] / digest
+
+
+def results(values: gl.Map[Any]) -> list[Any]:
+    """What its jobs give, each asked by itself."""
+    children: Any = values.wait().children()
+    return [child.result() for child in children]
+
+
 def test_a_job_of_several_calls_gives_all_their_values() -> None:
     @gl.remote(cpus=0.1, memory="64MiB")
     def same(x: int) -> int:
         return x
 
     values = same.map(range(10), chunksize=3)
-    values.wait()
     several = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-    children: list[Any] = values.children()
-    assert [child.result() for child in children] == several
+    assert results(values) == several
+    children: Any = values.children()
     assert [gl.attach(child.id, gl.FunctionJob).result(even_if_failed=True) for child in children] == several
 
     async def awaited() -> list[Any]:
@@ -34,14 +45,8 @@ def test_a_job_of_several_calls_gives_all_their_values() -> None:
 
     assert asyncio.run(awaited()) == several
     assert children[1].retry().result() == several[1], "a map of these calls"
-    reused = same.options(reuse=True).map(range(66))
-    reused.wait()
-    children = reused.children()
-    assert [child.result() for child in children[:3]] == [[0, 1], [2, 3], [4, 5]]
-    single = same.map(range(2), chunksize=1)
-    single.wait()
-    children = single.children()
-    assert [child.result() for child in children] == [0, 1]
+    assert results(same.options(reuse=True).map(range(66)))[:3] == [[0, 1], [2, 3], [4, 5]]
+    assert results(same.map(range(2), chunksize=1)) == [0, 1]
 
 
 def test_a_job_of_several_calls_raises_what_the_first_of_them_raised() -> None:
@@ -67,3 +72,41 @@ def test_a_job_of_several_calls_raises_what_the_first_of_them_raised() -> None:
     with pytest.raises(gl.JobFailedError):
         crashed.result()
     assert isinstance(crashed, gl.FunctionJob) and crashed.result(even_if_failed=True) == [3, 5]
+
+
+def test_a_result_that_is_lost_or_damaged_takes_no_other_with_it(home: Path) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB", reuse=True)
+    def large(x: int) -> bytes:
+        return bytes([x]) * 10_000
+
+    for chunksize in (1, 2):
+        first = chunksize * 10
+        values = large.map(range(first, first + chunksize * 6), chunksize=chunksize)
+        children = values.wait().children()
+        blob(home, children[1]).unlink()
+        damaged = blob(home, children[3])
+        damaged.chmod(0o600)
+        damaged.write_bytes(b"something else")
+
+        def kinds(found: list[Any]) -> list[Any]:
+            return [each[0] - first if isinstance(each, bytes) else type(each).__name__ for each in found]
+
+        expected: list[Any] = [
+            {1: "NotFoundError", 3: "DamagedError"}.get(place // chunksize, place) for place in range(6 * chunksize)
+        ]
+        kept: list[Any] = values.result(return_exceptions=True)
+        assert kinds(kept) == expected
+        assert str(children[1]) in str(kept[chunksize]) and str(children[3]) in str(kept[3 * chunksize])
+        pairs = sorted(values.as_completed(return_exceptions=True), key=lambda pair: pair[0])
+        assert kinds([value for _, value in pairs]) == expected
+
+        stream, in_turn = iter(values), list[Any]()
+        for _ in range(6 * chunksize):
+            try:
+                in_turn.append(next(stream))
+            except gl.GPUlayerError as failure:
+                in_turn.append(failure)
+        assert kinds(in_turn) == expected and next(stream, None) is None
+        for child in (children[1], children[3]):
+            with pytest.raises(gl.GPUlayerError, match="the result of job"):
+                child.result()

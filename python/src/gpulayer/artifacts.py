@@ -29,6 +29,10 @@ _SENT_AT_ONCE = 8
 Told = Callable[[int], None]
 
 
+class DamagedError(UnexpectedAnswerError):
+    """The bytes of one artifact are not those of its address."""
+
+
 async def digest_of(path: str) -> tuple[str, int]:
     """SHA-256 in hex and length of a file. Cancelled, it stops reading: the end of the process waits for it."""
     given_up = threading.Event()
@@ -160,7 +164,7 @@ async def receive(
 
             await session.persist(rest, patience)
         if digest is not None and found.hexdigest() != digest:
-            raise UnexpectedAnswerError(
+            raise DamagedError(
                 f"the bytes received for {digest} have the digest {found.hexdigest()}; nothing was written to {place}"
             )
         os.chmod(beside, mode & 0o777)

@@ -7,14 +7,17 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from . import background, interrupts, routes
+from .artifacts import DamagedError
 from .errors import (
     ConnectionFailedError,
     DaemonError,
     GPUlayerError,
     NoWorkerFitsError,
+    NotFoundError,
     UnexpectedAnswerError,
     WaitTimeoutError,
 )
@@ -154,9 +157,13 @@ class MapFeed:
         each = calls_of(self._map.record.labels, len(self._ids))[1]
         place = child.record.array_index or 0
         first, calls = place * each, self._calls(place)
-        if each == 1:
-            return [(first, await child.outcome(progress=False) if child.has_result else child.without_outcome)]
-        found = await child.each_outcome(calls)
+        try:
+            if each == 1:
+                return [(first, await child.outcome(progress=False) if child.has_result else child.without_outcome)]
+            found = await child.each_outcome(calls)
+        except (NotFoundError, DamagedError) as lost:
+            # The others have theirs.
+            found = [partial(_raise, lost)] * calls
         return [(first + at, one) for at, one in enumerate(found)]
 
     def _calls(self, index: int) -> int:
@@ -337,3 +344,8 @@ def _runs(places: list[int]) -> list[tuple[int, int]]:
         else:
             runs.append((place, place))
     return runs
+
+
+def _raise(failure: Exception) -> Any:
+    __tracebackhide__ = True
+    raise failure

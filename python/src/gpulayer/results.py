@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
 from . import artifacts, folders, pickles, routes, source
-from .errors import RemoteError, RemoteTraceback, UnexpectedAnswerError
+from .errors import NotFoundError, RemoteError, RemoteTraceback, UnexpectedAnswerError, refusal
 from .session import Session
 
 if TYPE_CHECKING:
@@ -74,14 +74,21 @@ class Fetched:
 
 
 async def fetched(session: Session, job: Job) -> Fetched:
-    """Brings the result of a job that has one."""
+    """Brings the result of a job that has one. `NotFoundError` and `DamagedError`: it is lost at the server, which says
+    nothing of others."""
     result = job.record.result
     if not isinstance(result, Mapping) or "serializer" not in result:
         raise UnexpectedAnswerError(f"job {job} {job.state} and has no result of a function")
     serializer, raised = str(result["serializer"]), bool(result.get("raised", False))
     if "artifact" not in result:
         return Fetched(serializer, raised, result.get("inline"))
-    return Fetched(serializer, raised, file=await brought(session, str(result["artifact"])))
+    try:
+        return Fetched(serializer, raised, file=await brought(session, str(result["artifact"])))
+    except NotFoundError as refused:
+        detail = f"the result of job {job} is not there any more: {refused.detail}"
+        raise refusal({**refused.problem, "detail": detail}) from None
+    except artifacts.DamagedError as fault:
+        raise artifacts.DamagedError(f"the result of job {job} is damaged at the server: {fault}") from None
 
 
 async def brought(session: Session, address: str) -> BinaryIO:
