@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,59 @@ def test_a_result_that_is_lost_or_damaged_takes_no_other_with_it(home: Path) -> 
         for child in (children[1], children[3]):
             with pytest.raises(gl.GPUlayerError, match="the result of job"):
                 child.result()
+
+
+def test_a_job_that_was_removed_takes_no_other_value_with_it() -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def same(x: int) -> int:
+        return x
+
+    def shown(found: list[Any]) -> list[Any]:
+        return [each if isinstance(each, int) else type(each) for each in found]
+
+    values = same.map(range(5), chunksize=1)
+    children = values.wait().children()
+    children[4].purge()
+    children[2].purge()
+    stream = iter(values)
+    assert [next(stream), next(stream)] == [0, 1]
+    with pytest.raises(gl.NotFoundError, match=f"job 2 of map {re.escape(str(values))} was removed"):
+        next(stream)
+    assert next(stream) == 3, "the one after it is there"
+    with pytest.raises(gl.NotFoundError, match="job 4 of map"):
+        next(stream)
+    assert list(stream) == []
+    again = gl.attach(values.id, gl.Map)
+    expected = [0, 1, gl.NotFoundError, 3, gl.NotFoundError]
+    assert shown(again.result(return_exceptions=True)) == expected
+    pairs = sorted(again.as_completed(return_exceptions=True), key=lambda pair: pair[0])
+    assert [place for place, _ in pairs] == list(range(5)) and shown([value for _, value in pairs]) == expected
+
+    several = same.map(range(5), chunksize=2)
+    several.wait().children()[1].purge()
+    found: list[Any] = several.result(return_exceptions=True)
+    assert shown(found) == [0, 1, gl.NotFoundError, gl.NotFoundError, 4]
+    several.purge()
+    with pytest.raises(gl.NotFoundError, match="there is no job"):
+        several.result()
+
+
+def test_a_job_that_is_removed_while_the_map_is_read_is_not_waited_for(tmp_path: Path) -> None:
+    @gl.remote(cpus=0.1, memory="64MiB")
+    def waits(x: int) -> int:
+        import time
+
+        while not (tmp_path / str(x)).exists():
+            time.sleep(0.01)
+        return x
+
+    values = waits.map(range(3), chunksize=1)
+    stream = values.results(return_exceptions=True)
+    (tmp_path / "0").touch()
+    assert next(stream) == 0
+    (tmp_path / "1").touch()
+    (tmp_path / "2").touch()
+    # Nobody has asked for its record before it is gone.
+    values.wait().children()[1].purge()
+    found: list[Any] = list(stream)
+    assert isinstance(found[0], gl.NotFoundError) and found[1:] == [2]

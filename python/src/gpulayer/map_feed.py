@@ -16,10 +16,12 @@ from .errors import (
     ConnectionFailedError,
     DaemonError,
     GPUlayerError,
-    NoWorkerFitsError,
     NotFoundError,
+    NoWorkerFitsError,
+    RefusedError,
     UnexpectedAnswerError,
     WaitTimeoutError,
+    refusal,
 )
 from .event_stream import Follower
 from .function_job import FunctionJob, calls_at, calls_of
@@ -45,6 +47,8 @@ _ASK_AGAIN_S = 1.0
 _AT_ONCE, _AT_ONCE_BYTES = 8, 64 << 20
 
 Indexed = tuple[int, Outcome]
+#: Its index; without the job if that was removed.
+Child = tuple[int, Optional[FunctionJob[Any]]]
 #: What waits on the loop of the process that this one was forked from: kept, so that no collection here complains of it.
 _left_behind: list[object] = []
 
@@ -80,13 +84,14 @@ class MapFeed:
         self._reading: Optional[asyncio.Future[Optional[list[Mapping[str, Any]]]]] = None
         self._line_to: Optional[Connections] = None
         self._background = background.current()
-        #: The children's ids in the order of their indices.
-        self._ids: list[str] = []
+        #: The indices of the children in their order, and the ids of those that are there.
+        self._indices: Sequence[int] = ()
+        self._ids: dict[int, str] = {}
         self._place: dict[str, int] = {}
         #: Places that have not ended, as far as is known here.
         self._open: set[int] = set()
-        #: Those that ended and were not handed out, by place, and their places as they came.
-        self._ended: dict[int, FunctionJob[Any]] = {}
+        #: Those that ended, or were removed, and were not handed out, by place, and their places as they came.
+        self._ended: dict[int, Child] = {}
         self._order: deque[int] = deque()
         self._next = 0
 
@@ -129,16 +134,16 @@ class MapFeed:
 
     # What has come.
 
-    def _taken(self) -> list[FunctionJob[Any]]:
+    def _taken(self) -> list[Child]:
         """The next children to hand out: several, if their values are here or small."""
-        taken: list[FunctionJob[Any]] = []
+        taken: list[Child] = []
         size_bytes = artifacts = 0
         while True:
             place = self._next if self._ordered else (self._order[0] if self._order else -1)
-            child = self._ended.get(place)
-            if child is None:
+            if place not in self._ended:
                 return taken
-            result = child.record.result
+            job = self._ended[place][1]
+            result = job.record.result if job is not None else None
             if isinstance(result, Mapping) and "artifact" in result:
                 size_bytes += int(result.get("size_bytes", 0))
                 artifacts += 1
@@ -149,15 +154,16 @@ class MapFeed:
             if self._order:
                 self._order.popleft()
 
-    async def _outcomes(self, children: list[FunctionJob[Any]]) -> list[Indexed]:
-        each = await asyncio.gather(*(self._of_child(child) for child in children))
+    async def _outcomes(self, children: list[Child]) -> list[Indexed]:
+        each = await asyncio.gather(*(self._of_child(*child) for child in children))
         return [pair for pairs in each for pair in pairs]
 
-    async def _of_child(self, child: FunctionJob[Any]) -> list[Indexed]:
-        each = calls_of(self._map.record.labels, len(self._ids))[1]
-        place = child.record.array_index or 0
-        first, calls = place * each, self._calls(place)
+    async def _of_child(self, index: int, child: Optional[FunctionJob[Any]]) -> list[Indexed]:
+        each = calls_of(self._map.record.labels, len(self._indices))[1]
+        first, calls = index * each, self._calls(index)
         try:
+            if child is None:
+                raise self._removed(index)
             if each == 1:
                 return [(first, await child.outcome(progress=False) if child.has_result else child.without_outcome)]
             found = await child.each_outcome(calls)
@@ -168,23 +174,29 @@ class MapFeed:
 
     def _calls(self, index: int) -> int:
         """How many calls a child makes."""
-        return calls_at(index, *calls_of(self._map.record.labels, len(self._ids)))
+        return calls_at(index, *calls_of(self._map.record.labels, len(self._indices)))
+
+    def _removed(self, index: int) -> RefusedError:
+        detail = f"job {index} of map {self._map} was removed, and what came of it with it"
+        return refusal({"code": "not_found", "status": 404, "detail": detail})
 
     # What is to come.
 
     async def _begin(self) -> None:
         after = await self._position(self._map.id)
         children = await self._map.client.listed(parent=self._map.id)
-        children.sort(key=lambda job: job.record.array_index or 0)
-        if len(children) != self._map.jobs:
-            # The map was removed meanwhile, or else the answer is not to be understood.
+        if len(children) < self._map.jobs:
+            # Some were removed meanwhile, or the map itself.
             await self._map.refreshed()
-            raise UnexpectedAnswerError(f"map {self._map} has {self._map.jobs} jobs, and {len(children)} were told of")
-        self._ids = [job.id for job in children]
-        self._place = {job_id: place for place, job_id in enumerate(self._ids)}
-        self._open = set(range(len(children)))
-        for place, job in enumerate(children):
-            self._arrived(place, job)
+        self._indices = self._map.indices
+        place_of = {index: place for place, index in enumerate(self._indices)}
+        self._place = {job.id: place_of.get(job.record.array_index or 0, -1) for job in children}
+        if len(set(self._place.values()) - {-1}) < len(children):
+            told = f"{len(children)} jobs were told of that are not those"
+            raise UnexpectedAnswerError(f"map {self._map} has {self._map.jobs} jobs, and {told}")
+        self._ids = {place: job_id for job_id, place in self._place.items()}
+        self._open = set(range(len(self._indices)))
+        self._arrived(children, 0, len(self._indices) - 1)
         if not self._open:
             return
         await self._refuse_impossible()
@@ -215,13 +227,17 @@ class MapFeed:
         answer = await self._session.call(routes.EVENTS, {"job_id": job_id}, {"limit": _PAGE})
         return max((int(event["position"]) for event in answer["items"]), default=0)
 
-    def _arrived(self, place: int, job: Any) -> None:
-        if place in self._open and job.ended and isinstance(job, FunctionJob):
-            self._open.discard(place)
-            self._calls_done += self._calls(job.record.array_index or 0)
-            self._ended[place] = job
-            if not self._ordered:
-                self._order.append(place)
+    def _arrived(self, jobs: list[Any], low: int, high: int) -> None:
+        """Takes those that have ended: all that are there from one place to another, both included."""
+        there = {self._place.get(job.id, -1): job for job in jobs}
+        for place in range(low, high + 1):
+            job = there.get(place)
+            if place in self._open and (job is None or (job.ended and isinstance(job, FunctionJob))):
+                self._open.discard(place)
+                self._calls_done += self._calls(self._indices[place])
+                self._ended[place] = (self._indices[place], job)
+                if not self._ordered:
+                    self._order.append(place)
 
     async def _more(self) -> None:
         """Waits until further children have ended, and has their records."""
@@ -299,12 +315,11 @@ class MapFeed:
     async def _look(self, places: list[int]) -> None:
         """Has the records of these children, and takes those that have ended."""
         for low, high in _runs(places):
-            for job in await self._listed(low, high):
-                self._arrived(self._place.get(job.id, -1), job)
+            self._arrived(await self._listed(low, high), low, high)
 
     async def _listed(self, low: int, high: int) -> list[Any]:
         """The children from one place to another, both included."""
-        cursor = self._ids[high + 1] if high + 1 < len(self._ids) else None
+        cursor = next((self._ids[place] for place in range(high + 1, len(self._indices)) if place in self._ids), None)
         query = {"parent": self._map.id, "limit": high - low + 1, "cursor": cursor}
         patience = self._session.patience(following=True)
         answer = await self._session.call(routes.JOBS, query=query, patience=patience)

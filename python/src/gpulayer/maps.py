@@ -16,6 +16,7 @@ from typing import (
     Literal,
     Mapping,
     Optional,
+    Sequence,
     TypeVar,
     Union,
     cast,
@@ -89,11 +90,17 @@ class Map(Job, Generic[R]):
     @property
     def jobs(self) -> int:
         """How many jobs make its calls."""
+        return len(self.indices)
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """Those of its jobs, in their order."""
         array = self.record.spec.get("array") or {}
-        for key in ("indices", "items"):
-            if array.get(key) is not None:
-                return len(array[key])
-        return int(array.get("count") or 0)
+        if array.get("indices") is not None:
+            return sorted(array["indices"])
+        count = len(array["items"]) if array.get("items") is not None else int(array.get("count") or 0)
+        start = int(array.get("start") or 0)
+        return range(start, start + count)
 
     @overload
     def results(
