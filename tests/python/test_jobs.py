@@ -480,3 +480,17 @@ def test_the_same_words_give_the_command_lines_spec(client: gl.Client, binary: s
     assert with_recorded(in_numbers(gang.fields), os.environ) == by_flags(
         "--distributed=env --nodes 2 --nproc-per-node gpu --shell true"
     )
+
+
+def test_jobs_are_found_by_their_labels(client: gl.Client) -> None:
+    def labelled(**labels: str) -> gl.Job:
+        return client.submit(gl.command(["true"], labels=labels, cpus=0.1, memory="64MiB"))
+
+    both, one, other = labelled(team="a", kind="x=y&z"), labelled(team="a"), labelled(team="b")
+    assert client.jobs(label={"team": "a"}) == client.jobs(label="team=a") == [one, both]
+    assert client.jobs(label={"team": "a", "kind": "x=y&z"}) == client.jobs(label="kind") == [both]
+    assert client.jobs(label={}) == client.jobs() == [other, one, both]
+    wrong: Any
+    for wrong in (["team=a"], 5, {"team": 5}):
+        with pytest.raises(gl.ConfigurationError, match=r'label=.* cannot be used: .* label=\{"team": "vision"\}'):
+            client.jobs(label=wrong)

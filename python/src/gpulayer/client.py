@@ -11,7 +11,7 @@ from . import background, baggage, copies, notices, routes
 from .attaching import Attach
 from .both import both
 from .endpoint import Endpoint
-from .errors import RefusedError, refusal
+from .errors import ConfigurationError, RefusedError, refusal
 from .function_job import job_of
 from .job_handle import Job, Jobs
 from .own_daemon import OwnDaemon
@@ -134,7 +134,9 @@ class Client:
     @both
     async def jobs(self, /, limit: int = 50, **filters: Any) -> list[Job]:
         """The newest jobs, newest first. Filters: `state project label name submitted_by worker parent
-        submitted_after match`."""
+        submitted_after match`. `label`: a mapping that all its labels are in, or one as `"team=vision"` or `"team"`."""
+        if filters.get("label") is not None:
+            filters["label"] = _labels(filters["label"])
         return Jobs(await self.listed(limit, **filters))
 
     @both
@@ -211,6 +213,18 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client of {self.endpoint}>"
+
+
+def _labels(given: Any) -> tuple[str, ...]:
+    """Those that a job must have, each as a query has it."""
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Mapping) and all(isinstance(each, str) for pair in given.items() for each in pair):
+        return tuple(f"{name}={value}" for name, value in given.items())
+    raise ConfigurationError(
+        f'label={given!r} cannot be used: label is a mapping of texts, label={{"team": "vision"}}, or one such as '
+        '"team=vision"'
+    )
 
 
 def connect(

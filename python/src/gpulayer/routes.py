@@ -21,14 +21,14 @@ class Route:
     answers: bool = True
 
     def url(self, names: Mapping[str, str], query: Mapping[str, object]) -> str:
-        """Path and query, percent-encoded. Slashes stay only in `{path}`."""
+        """Path and query, percent-encoded. Slashes stay only in `{path}`. What is asked by several values is repeated."""
         encoded = {name: _part(value, safe="/" if name == "path" else "") for name, value in names.items()}
         unknown = set(query) - self.query
         if unknown:
             raise ValueError(f"{self.method} {self.path} takes no {', '.join(sorted(unknown))}")
         given = {name: value for name, value in query.items() if value is not None}
         path = self.path.format_map(encoded)
-        return f"{path}?{urlencode(given)}" if given else path
+        return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def _part(value: str, safe: str) -> str:
