@@ -70,6 +70,34 @@ def test_an_answer_that_cannot_be_understood_says_what_came(home: object, serve:
         client.whoami()
 
 
+@pytest.mark.parametrize(
+    "begin, said",
+    [
+        (b"HTTP/1.1 200 OK\r\n" + OURS, "GET /v1/whoami .* has more than 100000 bytes, and .* has less: 1111"),
+        (b"HTTP/1.1 200 OK\r\n", "with status 200, but not by a GPUlayer server: 1111"),
+        (b"HTTP/1.1 400 Bad\r\n" + OURS, "with status 400, but not by a GPUlayer server: 1111"),
+    ],
+)
+def test_an_answer_without_end_is_not_kept(
+    home: object, begin: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most in ("_MOST_ANSWERED_BYTES", "_MOST_REFUSED_BYTES"):
+        monkeypatch.setattr(f"gpulayer.session.{most}", 100_000, raising=False)
+    was_all_taken = []
+
+    def serve(taken: socket.socket) -> None:
+        was_all_taken.append(False)
+        taken.sendall(begin + b"\r\n")
+        # More than what is on its way between the two.
+        for _ in range(256):
+            taken.sendall(b"1" * (1 << 18))
+        was_all_taken.append(True)
+
+    with serving(serve) as client, pytest.raises(gl.UnexpectedAnswerError, match=said):
+        client.whoami()
+    assert was_all_taken == [False]
+
+
 def test_a_number_that_is_too_long_is_no_error_of_python(home: object) -> None:
     body = b'{"name": "a", "role": "admin", "via": "x", "max_priority": ' + b"1" * 5000 + b"}"
     with serving(answer(body)) as client:

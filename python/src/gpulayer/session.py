@@ -45,6 +45,9 @@ FOLLOW_S = 300.0
 ANSWER_S = 15.0
 #: A server says something on a stream every 15 s; after three times that it is taken for dead.
 SILENT_S = 45.0
+#: What is held in memory of an answer at most. The largest are pages of 500 jobs, which may have some MiB each;
+#: a refusal lists some faults, and not all.
+_MOST_ANSWERED_BYTES, _MOST_REFUSED_BYTES = 1 << 30, 16 << 20
 _CONNECT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 #: Every answer of a server carries it: something else may answer in its place, also with 200.
@@ -150,7 +153,12 @@ class Session:
                 with self.whole(operation, ANSWER_S + turn_s) as whole:
                     async with self.open(route, names, asked, content, sent, ANSWER_S + turn_s) as answer:
                         whole.answer = answer
-                        read = await answer.aread()
+                        read = await _read(answer, _MOST_ANSWERED_BYTES)
+                        if len(read) > _MOST_ANSWERED_BYTES:
+                            raise UnexpectedAnswerError(
+                                f"the answer to {operation} of {self.target.endpoint} has more than {_MOST_ANSWERED_BYTES} "
+                                f"bytes, and a GPUlayer server's has less: {_shown(read)}"
+                            )
             return self._object(operation, read) if route.answers else None
 
         return await self.persist(once, patience or self.patience(), route.repeatable)
@@ -246,7 +254,7 @@ class Session:
                     )
                 ours = _VERSION_HEADER in answer.headers
                 if not ours or (answer.status_code >= 400 and answer.status_code not in expect):
-                    raise _refused(operation, str(self.target.endpoint), answer, await answer.aread())
+                    raise _refused(operation, str(self.target.endpoint), answer, await _read(answer, _MOST_REFUSED_BYTES))
                 yield answer
             finally:
                 await answer.aclose()
@@ -318,6 +326,17 @@ class Session:
 
 def _operation(route: Route, names: Mapping[str, str]) -> str:
     return f"{route.method} {route.path.format_map(dict(names))}"
+
+
+async def _read(answer: httpx.Response, most_bytes: int) -> bytes:
+    """All that it says, or of what has no end its begin, which is longer than that."""
+    pieces, size_bytes = [], 0
+    async for piece in answer.aiter_bytes():
+        pieces.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > most_bytes:
+            break
+    return b"".join(pieces)
 
 
 def _json(operation: str, body: object) -> bytes:
