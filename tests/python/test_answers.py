@@ -10,6 +10,7 @@ from typing import Callable, Iterator
 
 import gpulayer as gl
 import pytest
+from gpulayer.event_stream import Reader
 from gpulayer.session import ANSWER_S
 from gpulayer.word_types import usable_key
 
@@ -259,3 +260,13 @@ def test_a_name_of_dots_is_no_folder_above(client: gl.Client) -> None:
     for name in (".", "..", "../jobs", "a/b"):
         with pytest.raises(gl.NotFoundError):
             client.attach(name)
+
+
+def test_an_event_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpulayer.event_stream._LONGEST_EVENT_BYTES", 1000)
+    for piece in (b"data: 1", b"data: 1\n"):
+        reader = Reader()
+        with pytest.raises(gl.CutError, match="longer than 1000 bytes"):
+            for _ in range(1000):
+                reader.feed(piece)
+    assert len(Reader().feed(b"data: 1\n\n" * 100)) == 100

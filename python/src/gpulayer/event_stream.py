@@ -24,6 +24,15 @@ _left_behind: list[object] = []
 _LONGEST_EVENT_BYTES = 16 << 20
 
 
+#: What an event has that is read here.
+_NAMES = ("id", "event", "data")
+
+
+def _check_length(length: int) -> None:
+    if length > _LONGEST_EVENT_BYTES:
+        raise CutError(f"an event of the stream is longer than {_LONGEST_EVENT_BYTES} bytes")
+
+
 @dataclass(frozen=True)
 class StreamEvent:
     """One event: its number if it has one, its kind (`log`, `event`, `gap`, `end`) and its JSON."""
@@ -43,8 +52,7 @@ class Reader:
     def feed(self, piece: bytes) -> list[StreamEvent]:
         """The events that are whole now."""
         whole = self._rest + piece
-        if len(whole) > _LONGEST_EVENT_BYTES:
-            raise CutError(f"an event of the stream is longer than {_LONGEST_EVENT_BYTES} bytes")
+        _check_length(len(whole))
         *lines, self._rest = whole.split(b"\n")
         found: list[StreamEvent] = []
         for line in lines:
@@ -65,7 +73,8 @@ class Reader:
             value = value[1:] if value.startswith(" ") else value
             if name == "data" and "data" in self._fields:
                 value = self._fields["data"] + "\n" + value
-            if name:
+                _check_length(len(value))
+            if name in _NAMES:
                 self._fields[name] = value
         return found
 
