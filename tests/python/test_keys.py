@@ -103,3 +103,43 @@ def test_a_class_that_cannot_be_sent_is_told_as_before() -> None:
     for _ in range(2):
         with pytest.raises(gl.ConfigurationError, match="x cannot be sent"):
             packing.value(Locked(), lambda: "x")
+
+
+def test_a_key_whose_job_was_removed_says_so(client: gl.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @gl.remote(cpus=0.1, memory="64MiB", client=client, key="of a call")
+    def same(x: int) -> int:
+        return x
+
+    job = same.submit(1)
+    job.wait()
+    again = same.submit(1)
+    assert again == job and again.state == "succeeded" and same.run(1) == 1, "as it stands now"
+    job.purge()
+    said = r"key='of a call' was used at \d{4}-\S+Z for job %s, which was removed since, .* 7 days .*; use another key"
+    for call in (same.submit, same.run):
+        with pytest.raises(gl.NotFoundError, match=said % job.id):
+            call(1)
+    assert same.options(key="another").run(1) == 1
+
+    spec = gl.command(["true"], cpus=0.1, memory="64MiB")
+    first = client.submit(spec, key="of a command")
+    first.wait()
+    [second] = client.submit_all([spec], key="of a batch")
+    for each in (first, second):
+        each.wait().purge()
+    with pytest.raises(gl.NotFoundError, match="'of a command' was used at"):
+        client.submit(spec, key="of a command")
+    with pytest.raises(gl.NotFoundError, match=f"'of a batch' was used for job {second.id}, which was removed"):
+        client.submit_all([spec], key="of a batch")
+
+
+def test_the_key_of_a_retry_whose_job_was_removed_says_so(client: gl.Client) -> None:
+    job = client.submit(gl.command(["true"], cpus=0.1, memory="64MiB"))
+    job.wait()
+    again = job.retry(key="once more")
+    assert job.retry(key="once more") == again
+    again.wait().purge()
+    with pytest.raises(gl.NotFoundError, match=f"'once more' was used.* for job {again.id}, which was removed"):
+        job.retry(key="once more")

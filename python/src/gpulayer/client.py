@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 from typing import Any, Coroutine, Iterable, Mapping, Optional, Sequence, Union
 
 from . import background, baggage, copies, notices, routes
 from .attaching import Attach
 from .both import both
 from .endpoint import Endpoint
-from .errors import ConfigurationError, RefusedError, refusal
+from .errors import ConfigurationError, NotFoundError, RefusedError, refusal
 from .function_job import job_of
 from .job_handle import Job, Jobs
 from .own_daemon import OwnDaemon
 from .records import Explanation, ServerStatus, WhoAmI
 from .server_choice import Choice, choose
+from .routes import Route
 from .session import FOLLOW_S, RECONNECT_S, Session
 from .spec import Spec, with_recorded
 from .wire import read
@@ -27,6 +29,8 @@ _PAGE = 500
 #: Unknown fields are faults here, and not warnings: a typo must not run for a week.
 _STRICT = {"Prefer": "handling=strict"}
 _REFUSE = {"Prefer": "handling=strict, impossible=refuse"}
+#: An answer that was given before, to the same key.
+_REPLAYED = "idempotency-replayed"
 
 
 class Client:
@@ -97,11 +101,43 @@ class Client:
         """Submits a spec as `wire` made it."""
         headers = {**headers, **(_REFUSE if refuse_impossible else _STRICT)}
         try:
-            return self.job_of(await self.session.call(routes.SUBMIT, body=body, key=key, headers=headers))
+            return await self.made(routes.SUBMIT, body, key, headers)
         except RefusedError as refused:
             if refused.code != "idempotency_key_reused":
                 raise
             detail = f"key={key!r} was used for another job; use a new key for a new one"
+            raise refusal({**refused.problem, "detail": detail}) from None
+
+    async def made(
+        self,
+        route: Route,
+        body: Mapping[str, Any],
+        key: Optional[str],
+        headers: Mapping[str, str] = {},
+        names: Mapping[str, str] = {},
+    ) -> Job:
+        """The job that a call makes, or had made with this key."""
+        was_there: list[bool] = []
+
+        def told(answered: Mapping[str, str]) -> None:
+            was_there.append(_REPLAYED in answered)
+
+        raw = await self.session.call(route, names, body=body, key=key, headers=headers, told=told)
+        if key is None or not was_there[-1]:
+            return self.job_of(raw)
+        # The first answer again, whatever has become of its job.
+        return await self._of_key(key, str(raw["id"]), raw.get("submitted_at"))
+
+    async def _of_key(self, key: str, job_id: str, since: Optional[str] = None) -> Job:
+        """The job that a key stands for."""
+        try:
+            return await self._found(job_id)
+        except NotFoundError as refused:
+            when = f" at {since}" if since else ""
+            detail = (
+                f"key={key!r} was used{when} for job {job_id}, which was removed since, and stands for it until 7 days after "
+                "that use; use another key for a new one"
+            )
             raise refusal({**refused.problem, "detail": detail}) from None
 
     @both
@@ -124,7 +160,8 @@ class Client:
         ids: list[str] = answer["ids"]
         # They are among the newest; what others have submitted meanwhile may push some out.
         newest = {job.id: job for job in await self.listed(len(ids))}
-        return [newest.get(job_id) or await self._found(job_id) for job_id in ids]
+        lost = self._found if key is None else partial(self._of_key, key)
+        return [newest.get(job_id) or await lost(job_id) for job_id in ids]
 
     @property
     def attach(self) -> Attach:

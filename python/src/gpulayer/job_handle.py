@@ -339,7 +339,7 @@ class Job:
     async def _retried(self, failed: bool, key: Optional[str]) -> Job:
         body = {"failed": True} if failed else {}
         try:
-            return self.client.job_of(await self._call(routes.RETRY, body=body, key=key))
+            return await self.client.made(routes.RETRY, body, key, names={"job_id": self.id})
         except ConflictError as refused:
             if refused.code != "job_not_ended":
                 raise

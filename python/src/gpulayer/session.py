@@ -134,9 +134,10 @@ class Session:
         key: Optional[str] = None,
         headers: Mapping[str, str] = {},
         patience: Optional[Patience] = None,
+        told: Optional[Callable[[Mapping[str, str]], None]] = None,
     ) -> Any:
         """The object that is answered (`None` of a route that answers with nothing), or the refusal as an exception. A call that changes something
-        carries an idempotency key, the same one at each try."""
+        carries an idempotency key, the same one at each try. `told`: is given the headers of the answer."""
         sent = dict(headers)
         content: Optional[bytes] = None
         if body is not None:
@@ -153,6 +154,8 @@ class Session:
                 with self.whole(operation, ANSWER_S + turn_s) as whole:
                     async with self.open(route, names, asked, content, sent, ANSWER_S + turn_s) as answer:
                         whole.answer = answer
+                        if told is not None:
+                            told(answer.headers)
                         read = await _read(answer, _MOST_ANSWERED_BYTES)
                         if len(read) > _MOST_ANSWERED_BYTES:
                             raise UnexpectedAnswerError(
