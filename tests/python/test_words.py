@@ -442,3 +442,52 @@ def test_what_a_server_says_is_in_the_words_of_this_package_wherever_it_is_shown
     change = {"change": said, "pointer": "/a", "value": None}
     told = read(gl.Explanation, {"verdict": "never", "summary": said, "suggestions": [change], "warnings": [fault]})
     assert [str(told), told.suggestions[0].change, told.warnings[0].detail] == [meant] * 3
+
+
+def test_what_is_no_server_token_or_pin_is_told(home: Path) -> None:
+    connect: Any = gl.connect
+    for server in (5, b"gpulayer://glc_1@box", ["box"]):
+        with pytest.raises(gl.ConfigurationError, match="a server is named by a text, .* of the type (int|bytes|list)") as no:
+            connect(server)
+        assert "glc_1" not in str(no.value)
+    for words, said in (
+        ({"token": b"glc_1"}, "^token= is neither a client token .* nor the path"),
+        ({"token": 5}, "^token= is neither"),
+        ({"pin": 5}, "pin=5 cannot be used: a pin is a text"),
+        ({"pin": [b"sha256:1"]}, "pin=.* cannot be used"),
+        ({"ca_file": 5}, "ca_file=5 cannot be used: the path of a file"),
+    ):
+        with pytest.raises(gl.ConfigurationError, match=said) as no:
+            connect("https://127.0.0.1:9", **words)
+        assert "glc_1" not in str(no.value)
+
+
+def test_what_is_no_spec_says_what_is(client: gl.Client) -> None:
+    def function() -> None: ...
+
+    submit: Any = client.submit
+    explain: Any = client.explain
+    job = submit(gl.command(["true"], cpus=0.1, memory="64MiB"))
+    for wrong, said in (
+        (None, r"^None cannot be submitted: .* a spec, as gl.command\(\[…\]\) and gl.function\(…\) make it, or a mapping"),
+        ("echo", r"'echo' cannot be submitted: .*: of a line of shell gl.command\(shell=…\)"),
+        (function, r"cannot be submitted: a function is called elsewhere by what gl.remote makes of it: f.submit\(…\)"),
+        (gl.remote(function), r"f.submit\(…\)"),
+        (job, r"it is a job already, which job.retry\(\) submits once more"),
+    ):
+        for call in (submit, explain, lambda spec: client.submit_all([spec])):
+            with pytest.raises(gl.ConfigurationError, match=said):
+                call(wrong)
+    submit_all: Any = client.submit_all
+    single: Any
+    for single in (gl.command(["true"]), {"workload": {}}, "echo", None):
+        with pytest.raises(gl.ConfigurationError, match="submit_all takes a list of specs"):
+            submit_all(single)
+    assert client.jobs() == [job], "nothing was sent"
+
+
+def test_no_path_is_not_the_current_folder(client: gl.Client) -> None:
+    put: Any = client.put
+    for wrong in ("", None, 5):
+        with pytest.raises(gl.ConfigurationError, match=r'put\(.*\): the path of a file or a folder is expected; "\."'):
+            put(wrong)

@@ -17,12 +17,12 @@ from .function_job import job_of
 from .job_handle import Job, Jobs
 from .own_daemon import OwnDaemon
 from .records import Explanation, ServerStatus, WhoAmI
-from .server_choice import Choice, choose
 from .routes import Route
+from .server_choice import Choice, choose
 from .session import FOLLOW_S, RECONNECT_S, Session
 from .spec import Spec, with_recorded
 from .wire import read
-from .word_types import usable_key
+from .word_types import shown, usable_key
 
 AnySpec = Union[Spec, Mapping[str, Any]]
 _PAGE = 500
@@ -149,6 +149,8 @@ class Client:
     async def _all_submitted(self, specs: Iterable[AnySpec], key: Optional[str], place: notices.Place) -> list[Job]:
         if key is not None:
             usable_key(key)
+        if isinstance(specs, (Spec, Mapping, str)) or not isinstance(specs, Iterable):
+            raise ConfigurationError(f"submit_all takes a list of specs, and {shown(specs)} is none; submit takes one")
         wire = [(await self.wire(spec, place))[0] for spec in specs]
         jobs = await self.all_posted(wire, key) if wire else []
         await place.warn(jobs, key is not None)
@@ -186,6 +188,8 @@ class Client:
     def put(self, path: Union[str, "os.PathLike[str]"]) -> Coroutine[Any, Any, str]:
         """Stores a file, or a folder as a bundle; its `artifact://…` address. Sends nothing that is there already.
         What of a folder cannot travel is a `GPUlayerWarning`."""
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise ConfigurationError(f'put({shown(path)}): the path of a file or a folder is expected; "." is the current one')
         return self._put(os.path.abspath(path), notices.here())
 
     async def _put(self, path: str, place: notices.Place) -> str:
@@ -217,7 +221,7 @@ class Client:
         self, spec: AnySpec, place: Optional[notices.Place] = None
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """A spec as it is sent, with what goes along at the server, and headers that say more about it."""
-        fields, headers = await baggage.brought(self.session, spec if isinstance(spec, Spec) else Spec(spec), place)
+        fields, headers = await baggage.brought(self.session, _spec(spec), place)
         return (with_recorded(fields, os.environ) if self._own else fields), headers
 
     def close(self) -> None:
@@ -252,6 +256,21 @@ class Client:
         return f"<Client of {self.endpoint}>"
 
 
+def _spec(given: Any) -> Spec:
+    if isinstance(given, Spec):
+        return given
+    if isinstance(given, Mapping):
+        return Spec(given)
+    told = "what can be submitted is a spec, as gl.command([…]) and gl.function(…) make it, or a mapping with its fields"
+    if isinstance(given, Job):
+        told = f"it is a {given.noun} already, which {given.noun}.retry() submits once more"
+    elif callable(given):
+        told = "a function is called elsewhere by what gl.remote makes of it: f.submit(…)"
+    elif isinstance(given, str):
+        told = f"{told}: of a line of shell gl.command(shell=…)"
+    raise ConfigurationError(f"{shown(given)} cannot be submitted: {told}")
+
+
 def _labels(given: Any) -> tuple[str, ...]:
     """Those that a job must have, each as a query has it."""
     if isinstance(given, str):
@@ -259,7 +278,7 @@ def _labels(given: Any) -> tuple[str, ...]:
     if isinstance(given, Mapping) and all(isinstance(each, str) for pair in given.items() for each in pair):
         return tuple(f"{name}={value}" for name, value in given.items())
     raise ConfigurationError(
-        f'label={given!r} cannot be used: label is a mapping of texts, label={{"team": "vision"}}, or one such as '
+        f'label={shown(given)} cannot be used: label is a mapping of texts, label={{"team": "vision"}}, or one such as '
         '"team=vision"'
     )
 

@@ -15,6 +15,7 @@ from . import pin as pins_of
 from .endpoint import SCHEME, Endpoint, Target, connection_string
 from .errors import ConfigurationError
 from .places import Places, resolve
+from .word_types import shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,6 +49,7 @@ def choose(
     machine_socket: str = MACHINE_SOCKET,
 ) -> Choice:
     """Decides; reads files, and asks no server. What was given goes before every setting."""
+    _check(given, token, pin, ca_file)
     settings = _Settings(os.environ if env is None else env)
     said = Target(
         Endpoint("unix"),
@@ -67,6 +69,24 @@ def choose(
     if _is_mine(machine_socket):
         return Choice(Target(Endpoint("unix", path=machine_socket)), settings.places, own=True)
     return _own(settings.places)
+
+
+def _check(given: object, token: object, pin: object, ca_file: object) -> None:
+    """Complains of what no address, token, pin or path can be made of."""
+    if not isinstance(given, (str, type(None))):
+        # A token may stand in it, which is not shown.
+        raise ConfigurationError(
+            "a server is named by a text, its address (https://HOST:PORT) or the name of a saved one, and not by a value of "
+            f"the type {type(given).__name__}"
+        )
+    if not isinstance(token, (str, os.PathLike, type(None))):
+        # It may be one, and is not shown.
+        raise ConfigurationError("token= is neither a client token (glc_…) as a text nor the path of a file with it")
+    words = pin if isinstance(pin, (list, tuple, set, frozenset)) else (pin,)
+    if not all(isinstance(word, str) for word in words) and pin is not None:
+        raise ConfigurationError(f'pin={shown(pin)} cannot be used: a pin is a text, pin="sha256:…", or a list of such')
+    if not isinstance(ca_file, (str, os.PathLike, type(None))):
+        raise ConfigurationError(f'ca_file={shown(ca_file)} cannot be used: the path of a file is expected')
 
 
 def _own(places: Places) -> Choice:

@@ -113,7 +113,7 @@ def usable_key(key: Any) -> str:
     if isinstance(key, str) and _KEY.fullmatch(key):
         return key
     raise ConfigurationError(
-        f"key={_shown(key)} cannot be used: key is a text of 1 to 255 ASCII characters without control characters, and without "
+        f"key={shown(key)} cannot be used: key is a text of 1 to 255 ASCII characters without control characters, and without "
         'spaces at its ends: key="nightly-2026-11-30"'
     )
 
@@ -123,10 +123,11 @@ def check(words: Mapping[str, Any]) -> None:
     for word, (is_right, written) in _WORDS.items():
         given = words.get(word)
         if given is not None and not is_right(given):
-            raise ConfigurationError(f"{word}={_shown(given)} cannot be used: {word} is {written}")
+            raise ConfigurationError(f"{word}={shown(given)} cannot be used: {word} is {written}")
 
 
-def _shown(given: Any) -> str:
+def shown(given: Any) -> str:
+    """Something wrong, in an error."""
     text = repr(given)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -139,7 +140,7 @@ def plain(given: Any, where: str = "") -> Any:
         return float(given)
     if isinstance(given, str):
         if not is_whole(given):
-            raise ConfigurationError(f"{where}={_shown(given)} cannot be sent: {_HALVES}")
+            raise ConfigurationError(f"{where}={shown(given)} cannot be sent: {_HALVES}")
         return str(given)
     if isinstance(given, Mapping):
         return {_key(key, where): plain(each, f"{where}[{key!r}]" if where else str(key)) for key, each in given.items()}
@@ -157,7 +158,7 @@ def plain(given: Any, where: str = "") -> Any:
             return plain(given.item(), where) if getattr(given, "shape", None) == () else operator.index(given)
         except (TypeError, AttributeError):
             pass
-    raise ConfigurationError(f"{where}={_shown(given)} cannot be sent: {what}")
+    raise ConfigurationError(f"{where}={shown(given)} cannot be sent: {what}")
 
 
 def _key(key: Any, where: str) -> str:
