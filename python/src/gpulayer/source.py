@@ -32,8 +32,8 @@ class Source:
 
 def found(given: str = "auto", called: Optional[str] = None, is_named: bool = False) -> Optional[Source]:
     """`auto`: the project of the current folder, else of the program, if a module besides `__main__` was imported
-    from it, or files of it are named (`is_named`); the one that has the module `called`, whose function it is for, and if neither has it the project that this
-    module lies in. A folder: that one. `none`: nothing."""
+    from it, or files of it are named (`is_named`); the one that has the module `called`, whose function it is for, and if
+    neither has it the project that this module lies in. A folder: that one. `none`: nothing."""
     if given == "none":
         return None
     own = _own()
