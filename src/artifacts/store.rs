@@ -161,23 +161,20 @@ impl ArtifactStore {
         let Some(stat) = present(fs::metadata(&path)).map_err(ArtifactError::at("look at", &path))? else {
             return Ok(false);
         };
-        let known = self.shared.whole.known(digest, &stat);
-        let is_read = known == Known::Unread && stat.len() <= QUICKLY_READ_BYTES || known == Known::Changed;
+        let known = self.shared.whole.known(digest, || fs::metadata(&path));
+        let known = present(known).map_err(ArtifactError::at("look at", &path))?;
+        let is_read =
+            known == Some(Known::Changed) || known == Some(Known::Unread) && stat.len() <= QUICKLY_READ_BYTES;
         match is_read.then(|| self.open_whole(digest)).transpose() {
             Err(ArtifactError::Damaged { .. }) | Ok(Some(None)) => return Ok(false),
             read => drop(read?),
         }
-        let is_whole = is_read || known == Known::Whole;
         let _adding = self.shared.removal.read();
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
-        match utimensat(CWD, &path, &times, AtFlags::empty()) {
-            Ok(()) => {
-                if is_whole && let Ok(stat) = fs::metadata(&path) {
-                    self.shared.whole.remember(digest, &stat);
-                }
-                Ok(true)
-            }
+        let pin = || utimensat(CWD, &path, &times, AtFlags::empty());
+        match self.shared.whole.restamp(digest, pin, || fs::metadata(&path)) {
+            Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(ArtifactError::at("pin", &path)(errno)),
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -28,6 +29,8 @@ impl Stamp {
 #[derive(Debug, Default)]
 pub struct Whole {
     known: Mutex<HashMap<Digest, Stamp>>,
+    /// Who reads what.
+    reading: Mutex<HashMap<Digest, Arc<Mutex<()>>>>,
 }
 
 /// What is known of a file.
@@ -42,24 +45,41 @@ pub enum Known {
 }
 
 impl Whole {
-    /// Without a look into the file.
-    pub fn known(&self, digest: Digest, stat: &Metadata) -> Known {
-        match self.known.lock().get(&digest) {
-            Some(stamp) if *stamp == Stamp::of(stat) => Known::Whole,
+    /// Without a look into the file; `look` is how it stands now.
+    pub fn known<E>(&self, digest: Digest, look: impl FnOnce() -> Result<Metadata, E>) -> Result<Known, E> {
+        // Held over the look: a change by `restamp` and what is known of it are one.
+        let known = self.known.lock();
+        let stamp = Stamp::of(&look()?);
+        Ok(match known.get(&digest) {
+            Some(whole) if *whole == stamp => Known::Whole,
             Some(_) => Known::Changed,
             None => Known::Unread,
-        }
+        })
     }
 
-    /// Reads the file, unless it is known; whether it holds the bytes. Its position is anywhere then.
+    /// Reads the file, unless it is known; whether it holds the bytes. Its position is anywhere then. Of several who want to
+    /// know it at once one reads.
     pub fn verify(&self, digest: Digest, file: &File) -> io::Result<bool> {
-        let stat = file.metadata()?;
-        if self.known(digest, &stat) == Known::Whole {
+        let turn = Arc::clone(self.reading.lock().entry(digest).or_default());
+        let reading = turn.lock();
+        let is_whole = self.read(digest, file);
+        drop(reading);
+        let mut readers = self.reading.lock();
+        // This one, and that of the map.
+        if Arc::strong_count(&turn) == 2 {
+            readers.remove(&digest);
+        }
+        is_whole
+    }
+
+    fn read(&self, digest: Digest, file: &File) -> io::Result<bool> {
+        if self.known(digest, || file.metadata())? == Known::Whole {
             return Ok(true);
         }
+        let before = file.metadata()?;
         let is_whole = digest_of(file)? == digest;
         if is_whole {
-            self.remember(digest, &stat);
+            self.remember(digest, &before);
         } else {
             self.forget(digest);
         }
@@ -68,15 +88,34 @@ impl Whole {
 
     /// Its bytes are known, as it stands now.
     pub fn remember(&self, digest: Digest, stat: &Metadata) {
+        Self::insert(&mut self.known.lock(), digest, stat);
+    }
+
+    /// Changes only how a file stands: what is known of its bytes is known as before.
+    pub fn restamp<E>(
+        &self,
+        digest: Digest,
+        change: impl FnOnce() -> Result<(), E>,
+        look: impl Fn() -> io::Result<Metadata>,
+    ) -> Result<(), E> {
         let mut known = self.known.lock();
-        if known.len() >= MOST_KNOWN {
-            known.clear();
+        let was = look().is_ok_and(|stat| known.get(&digest) == Some(&Stamp::of(&stat)));
+        change()?;
+        if was && let Ok(stat) = look() {
+            Self::insert(&mut known, digest, &stat);
         }
-        known.insert(digest, Stamp::of(stat));
+        Ok(())
     }
 
     /// Nothing is known of it any more.
     pub fn forget(&self, digest: Digest) {
         self.known.lock().remove(&digest);
+    }
+
+    fn insert(known: &mut HashMap<Digest, Stamp>, digest: Digest, stat: &Metadata) {
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(digest, Stamp::of(stat));
     }
 }

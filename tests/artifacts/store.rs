@@ -388,3 +388,27 @@ fn a_damaged_artifact_is_not_here_until_it_is_sent_again() {
     );
     assert_eq!(store.sweep_partials().unwrap(), 1);
 }
+
+#[test]
+fn pins_at_once_are_no_change_for_which_it_would_be_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let digest = put(&store, b"whole bytes");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..200).for_each(|_| assert!(store.touch(digest).unwrap())));
+        }
+    });
+    // What only a reading would find.
+    let path = path_of(folder.path(), digest);
+    let pinned = fs::metadata(&path).unwrap().modified().unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    file.write_all_at(b"other", 0).unwrap();
+    file.set_modified(pinned).unwrap();
+    assert!(store.open_whole(digest).unwrap().is_some(), "known by how it stands");
+    file.set_modified(pinned + Duration::from_secs(1)).unwrap();
+    assert!(
+        matches!(store.open_whole(digest), Err(ArtifactError::Damaged { .. })),
+        "and read when that changes"
+    );
+}
