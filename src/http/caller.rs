@@ -135,6 +135,11 @@ pub enum Access {
 }
 
 impl Access {
+    /// Whether the call is one of the worker protocol.
+    pub fn is_of_workers(self) -> bool {
+        matches!(self, Access::Worker | Access::WorkerOrFormer | Access::Join)
+    }
+
     fn admits(self, caller: &Caller) -> bool {
         match (self, caller) {
             (Access::Open, _) => true,

@@ -164,14 +164,9 @@ pub async fn at_route(
         extensions.insert(entry);
         entry.access.check(extensions.get::<Caller>().unwrap_or(&Caller::Anonymous))
     };
-    let verdict = verdict.and_then(|()| match entry.access {
-        Access::Worker | Access::WorkerOrFormer | Access::Join => check_protocol(request.request()),
-        Access::Open
-        | Access::Client
-        | Access::Submitter
-        | Access::Admin
-        | Access::ClientOrWorker
-        | Access::SubmitterOrWorker => Ok(()),
+    let verdict = verdict.and_then(|()| match entry.access.is_of_workers() {
+        true => check_protocol(request.request()),
+        false => Ok(()),
     });
     match verdict {
         Ok(()) => next.call(request).await,

@@ -1,10 +1,12 @@
 //! The OpenAPI 3.1 document, from the types of the contract and one row per route. A test holds the rows against
 //! the table of routes, and `docs/openapi.json` against this.
 
+mod absence;
 mod calls;
 mod refusals;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn, PathsBuilder};
 use utoipa::openapi::request_body::RequestBodyBuilder;
@@ -99,7 +101,7 @@ fn unsigned(document: &str) -> String {
 
 /// The document.
 pub fn document() -> OpenApi {
-    let mut schemas: Schemas = Vec::new();
+    let (mut schemas, mut from_clients): (Schemas, Schemas) = (Vec::new(), Vec::new());
     include(&mut schemas, &of::<Problem>());
     let mut paths = PathsBuilder::new().build();
     for call in calls::all() {
@@ -109,11 +111,20 @@ pub fn document() -> OpenApi {
                 include(&mut schemas, described);
             }
         }
+        if let (Content::Json(described), Some(false)) =
+            (&call.takes, entry.map(|entry| entry.access.is_of_workers()))
+        {
+            include(&mut from_clients, described);
+        }
         paths.add_path_operation(
             shown_path(call.path),
             vec![method_of(call.method)],
             operation(&call, entry.copied()),
         );
+    }
+    let from_clients: BTreeSet<String> = from_clients.into_iter().map(|(name, _)| name).collect();
+    for (_, schema) in schemas.iter_mut().filter(|(name, _)| from_clients.contains(name)) {
+        absence::admit_null(schema);
     }
     let bearer = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
@@ -174,7 +185,7 @@ fn operation(call: &Call, entry: Option<&RouteEntry>) -> OperationBuilder {
     match entry.map(|entry| entry.access) {
         Some(Access::Open) | None => operation,
         Some(access) => {
-            if matches!(access, Access::Worker | Access::WorkerOrFormer | Access::Join) {
+            if access.is_of_workers() {
                 let meaning = Some("The worker protocol's version: `1`");
                 operation = operation.parameter(parameter(
                     PROTOCOL_HEADER,
@@ -223,8 +234,7 @@ fn headers(call: &Call, access: Access) -> Vec<(&'static str, &'static str)> {
     if is_keyed(call) {
         headers.push((KEY_HEADER, "1 to 255 bytes: a repeat with the same key gets the first answer"));
     }
-    let by_worker = matches!(access, Access::Worker | Access::WorkerOrFormer | Access::Join);
-    if !by_worker && matches!(call.takes, Content::Json(_)) {
+    if !access.is_of_workers() && matches!(call.takes, Content::Json(_)) {
         let meaning = match call.path {
             "/v1/jobs" => {
                 "`handling=strict` makes unknown fields faults, `impossible=refuse` refuses (`no_worker_fits`) what no worker could ever take"
