@@ -103,8 +103,9 @@ impl Seconds {
 
     /// Reads a number of seconds; `None` unless it is finite, not negative and at most [`Seconds::MAX`].
     pub fn from_f64(seconds: f64) -> Option<Self> {
-        let millis = (seconds * 1000.0).round();
-        (millis >= 0.0 && millis <= Self::MAX.0 as f64).then_some(Self(millis as u64))
+        // The number that was given counts, not what it is rounded to.
+        let most = (Self::MAX.0 / 1000) as f64;
+        (0.0..=most).contains(&seconds).then(|| Self((seconds * 1000.0).round() as u64))
     }
 }
 
@@ -164,9 +165,8 @@ impl Serialize for Cpus {
 impl<'de> Deserialize<'de> for Cpus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let cpus = f64::deserialize(deserializer)?;
-        let millis = (cpus * 1000.0).round();
-        if (0.0..=4e9).contains(&millis) {
-            Ok(Self(millis as u32))
+        if (0.0..=4e6).contains(&cpus) {
+            Ok(Self((cpus * 1000.0).round() as u32))
         } else {
             Err(serde::de::Error::custom("a number of CPUs from 0 to 4,000,000 is expected"))
         }
@@ -183,6 +183,19 @@ mod tests {
         assert_eq!(serde_json::to_string(&Seconds::from_millis(1500)).unwrap(), "1.5");
         assert_eq!(serde_json::to_string(&Cpus::from_millis(250)).unwrap(), "0.25");
         assert_eq!(serde_json::from_str::<Cpus>("2").unwrap(), Cpus::from_millis(2000));
+    }
+
+    #[test]
+    fn what_is_beyond_a_bound_by_less_than_a_thousandth_is_beyond_it() {
+        let most = Seconds::MAX.millis() as f64 / 1000.0;
+        assert_eq!(Seconds::from_f64(most), Some(Seconds::MAX));
+        for beyond in [most + 0.0001, -0.0001, f64::NAN] {
+            assert_eq!(Seconds::from_f64(beyond), None, "{beyond}");
+        }
+        assert_eq!(serde_json::from_str::<Cpus>("4e6").unwrap(), Cpus::from_millis(4_000_000_000));
+        for beyond in ["4000000.0001", "-0.0001"] {
+            assert!(serde_json::from_str::<Cpus>(beyond).is_err(), "{beyond}");
+        }
     }
 
     #[test]

@@ -113,10 +113,17 @@ impl Query {
         self.read("after", SEQUENCE_NUMBER, sequence_number).unwrap_or(0)
     }
 
+    /// `tail`, a number of lines.
+    pub fn tail(&mut self) -> Option<u64> {
+        self.read("tail", "a number of lines, from 0 to 9223372036854775807,", sequence_number)
+    }
+
     /// `wait_s`, at most [`MAX_WAIT`]; zero when absent.
     pub fn wait(&mut self) -> Seconds {
         self.read("wait_s", "a number of seconds from 0 to 60", |text| {
-            Seconds::from_f64(text.parse().ok()?).filter(|wait| *wait <= MAX_WAIT)
+            // The number that was given counts, not what it is rounded to.
+            let given: f64 = text.parse().ok()?;
+            Seconds::from_f64(given).filter(|_| given <= MAX_WAIT.duration().as_secs_f64())
         })
         .unwrap_or_default()
     }

@@ -1,8 +1,8 @@
 //! Every refusal is `application/problem+json` from the one table, whatever went wrong and however early.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::stand::{Stand, true_spec};
+use crate::stand::{Stand, WORKER, true_spec};
 
 #[test]
 fn a_problem_has_every_member_and_names_its_request() {
@@ -64,6 +64,15 @@ fn every_fault_of_a_query_is_told() {
     let id = stand.submit();
     let answer = stand.unix("GET", &format!("/v1/jobs/{id}?wait_s=61")).send().ok(422);
     assert_eq!(answer.pointers(), ["/query/wait_s"]);
+    for beyond in [
+        "wait_s=60.00000000000001",
+        "wait_s=-0.0001",
+        "tail=9223372036854775808",
+        "after=9223372036854775808",
+    ] {
+        let answer = stand.unix("GET", &format!("/v1/jobs/{id}/logs?{beyond}")).send().ok(422);
+        assert_eq!(answer.pointers(), [format!("/query/{}", beyond.split('=').next().unwrap())], "{beyond}");
+    }
 }
 
 #[test]
@@ -152,6 +161,46 @@ fn bodies_other_than_specs_are_read_as_strictly() {
     let lenient = cancel().json(&json!({ "noww": true, "now": null })).send().ok(200).json();
     assert_eq!(lenient["warnings"][0]["pointer"], "/noww");
     assert!(lenient["warnings"][0]["detail"].as_str().unwrap().contains("`now`"), "{lenient}");
+}
+
+/// An object of this schema of the document: `given`, and each field that need not be there `null`.
+fn with_nulls(schema: &str, mut given: Value) -> Value {
+    let document: Value = serde_json::from_str(&gpulayer::http::openapi_document()).unwrap();
+    let schema = &document["components"]["schemas"][schema];
+    let required = schema["required"].as_array().cloned().unwrap_or_default();
+    for (name, field) in schema["properties"].as_object().unwrap() {
+        if given.get(name).is_none() && !required.contains(&json!(name)) {
+            let kinds = [&field["type"], &field["oneOf"]].map(Value::to_string).concat();
+            assert!(
+                kinds.contains("\"null\""),
+                "{name} may be null, and the document does not say so: {field}"
+            );
+            given[name] = Value::Null;
+        }
+    }
+    given
+}
+
+#[test]
+fn null_is_absent_in_all_that_clients_send_and_the_document_says_so() {
+    let stand = Stand::start();
+    let id = stand.submit();
+    let mut spec = true_spec();
+    let gpus = with_nulls("GpuRequest", json!({ "count": 1 }));
+    spec["resources"] = with_nulls("Resources", json!({ "gpus": gpus }));
+    spec["retry"] = with_nulls("Retry", json!({}));
+    spec["outputs"] = json!([with_nulls("Output", json!({ "path": "a" }))]);
+    let spec = with_nulls("JobSpec", spec);
+    for (path, body, status) in [
+        ("/v1/jobs", spec.clone(), 201),
+        ("/v1/explain", with_nulls("WhatIf", json!({ "spec": spec })), 200),
+        (&format!("/v1/jobs/{id}/cancel"), with_nulls("CancelRequest", json!({})), 200),
+        (&format!("/v1/workers/{WORKER}/drain"), with_nulls("DrainRequest", json!({})), 200),
+        ("/v1/tokens", with_nulls("CreateToken", json!({})), 201),
+        ("/v1/admin/stop", with_nulls("StopRequest", json!({})), 202),
+    ] {
+        stand.unix("POST", path).json(&body).send().ok(status);
+    }
 }
 
 #[test]

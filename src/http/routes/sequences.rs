@@ -154,7 +154,7 @@ pub async fn logs(
     let stream = query.read("stream", "`stdout`, `stderr` or `system`", |text| {
         [Stream::Stdout, Stream::Stderr, Stream::System].into_iter().find(|stream| stream.word() == text)
     });
-    let tail: Option<u64> = query.parsed("tail", "a number of lines");
+    let tail = query.tail();
     query.finish()?;
     state.check_seen(&client, job_id)?;
     let logs = state.ports.logs.clone();
