@@ -39,9 +39,23 @@ def test_a_short_call_imports_nothing_that_takes_long(tmp_path: Path) -> None:
     def loaded(_: int) -> list[str]:
         import sys
 
-        return sorted({"json", "re", "pickle", "cloudpickle", "typing", "asyncio", "traceback"} & set(sys.modules))
+        long = {"json", "re", "pickle", "cloudpickle", "typing", "asyncio", "traceback", "functools", "collections"}
+        return sorted(long & set(sys.modules))
 
     assert called(tmp_path, loaded, 1).value == []
+
+
+def test_what_the_runner_spared_itself_is_whole_for_the_function(tmp_path: Path) -> None:
+    def partials(x: int) -> tuple[int, bool, Any]:
+        import functools
+        import pickle
+
+        double = functools.partial(max, 2 * x)
+        again = pickle.loads(pickle.dumps(double))
+        return again(1), hasattr(functools, "wraps"), double
+
+    value, is_whole, double = called(tmp_path, partials, 21).value
+    assert (value, is_whole, double(50)) == (42, True, 50)
 
 
 def test_the_workspace_comes_first_and_what_is_sent_along_last(tmp_path: Path) -> None:

@@ -32,10 +32,27 @@ class _Scan:
     memo: "dict[str, str]" = {}
 
 
-def builtins(data: bytes) -> "Any":
-    # It brings `copyreg` and others along.
+def c_pickle() -> None:
+    """Has `_pickle` imported. Of `functools` it wants `partial` alone, which `_functools` has as well: the rest of it, and
+    `collections` with it, would take three times as long as all else here."""
+    if "_pickle" in sys.modules:
+        return
     with PythonsOwn():
-        from _pickle import loads
+        import _functools
+
+        is_short = "functools" not in sys.modules and hasattr(_functools, "partial")
+        if is_short:
+            sys.modules["functools"] = _functools
+        try:
+            import _pickle  # noqa: F401
+        finally:
+            if is_short:
+                del sys.modules["functools"]
+
+
+def builtins(data: bytes) -> "Any":
+    c_pickle()
+    from _pickle import loads
 
     return loads(data)
 
