@@ -38,7 +38,7 @@ def c_pickle() -> None:
     if "_pickle" in sys.modules:
         return
     with PythonsOwn():
-        import _functools
+        import _functools  # type: ignore[import-not-found]
 
         is_short = "functools" not in sys.modules and hasattr(_functools, "partial")
         if is_short:
