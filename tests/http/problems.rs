@@ -190,9 +190,19 @@ fn null_is_absent_in_all_that_clients_send_and_the_document_says_so() {
     spec["resources"] = with_nulls("Resources", json!({ "gpus": gpus }));
     spec["retry"] = with_nulls("Retry", json!({}));
     spec["outputs"] = json!([with_nulls("Output", json!({ "path": "a" }))]);
+    spec["depends_on"] = json!([with_nulls("Dependency", json!({ "job": id }))]);
+    spec["array"] = with_nulls("Array", json!({ "count": 2 }));
+    spec["python"] = with_nulls("Python", json!({ "requirements": ["six"] }));
+    spec["workload"]["command"]["cwd"] = Value::Null;
+    let from = json!({ "path": "b", "from": { "job": id, "output": "a" }, "mode": null, "unpack": null });
+    spec["inputs"] = json!([from]);
     let spec = with_nulls("JobSpec", spec);
+    let called =
+        with_nulls("Function", json!({ "serializer": "json", "payload": "{}", "entrypoint": "a:b" }));
+    let function = json!({ "workload": { "function": called } });
     for (path, body, status) in [
         ("/v1/jobs", spec.clone(), 201),
+        ("/v1/jobs", function, 201),
         ("/v1/explain", with_nulls("WhatIf", json!({ "spec": spec })), 200),
         (&format!("/v1/jobs/{id}/cancel"), with_nulls("CancelRequest", json!({})), 200),
         (&format!("/v1/workers/{WORKER}/drain"), with_nulls("DrainRequest", json!({})), 200),
