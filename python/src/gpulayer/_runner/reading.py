@@ -32,29 +32,27 @@ class _Scan:
     memo: "dict[str, str]" = {}
 
 
-def c_pickle() -> None:
-    """Has `_pickle` imported. Of `functools` it wants `partial` alone, which `_functools` has as well: the rest of it, and
+def c_pickle() -> "Any":
+    """The module `_pickle`. Of `functools` it wants `partial` alone, which `_functools` has as well: the rest of it, and
     `collections` with it, would take three times as long as all else here."""
-    if "_pickle" in sys.modules:
-        return
     with PythonsOwn():
         import _functools  # type: ignore[import-not-found]
+        from _thread import _count
 
-        is_short = "functools" not in sys.modules and hasattr(_functools, "partial")
+        # No thread may meet what stands in for it.
+        is_short = "functools" not in sys.modules and hasattr(_functools, "partial") and _count() == 0
         if is_short:
             sys.modules["functools"] = _functools
         try:
-            import _pickle  # noqa: F401
+            import _pickle
         finally:
             if is_short:
                 del sys.modules["functools"]
+    return _pickle
 
 
 def builtins(data: bytes) -> "Any":
-    c_pickle()
-    from _pickle import loads
-
-    return loads(data)
+    return c_pickle().loads(data)
 
 
 # What a plain function needs of cloudpickle 3 to be read. Importing all of it takes longer than most calls.
